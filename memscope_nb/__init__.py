@@ -1,0 +1,66 @@
+"""Accelerator memory profiles in Jupyter: exact numbers, linked interactive plots, standalone HTML pages.
+
+Names are loaded on first use, so that ``import memscope_nb`` stays quick and pulls in neither bokeh, pandera nor
+ipywidgets.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .analysis.contract import memory_summary
+    from .analysis.series import curve, live_at
+    from .analysis.timeline import phases
+    from .errors import InputError, MemscopeError, MissingFactError, ValidationError
+    from .export.pages import export_html
+    from .io import load
+    from .model import MemoryProfile
+    from .notebook.display import show
+    from .schema import validate
+
+_HOMES = {
+    "InputError": "errors",
+    "MemoryProfile": "model",
+    "MemscopeError": "errors",
+    "MissingFactError": "errors",
+    "ValidationError": "errors",
+    "curve": "analysis.series",
+    "export_html": "export.pages",
+    "live_at": "analysis.series",
+    "load": "io",
+    "memory_summary": "analysis.contract",
+    "phases": "analysis.timeline",
+    "show": "notebook.display",
+    "validate": "schema",
+}
+
+__all__ = [
+    "InputError",
+    "MemoryProfile",
+    "MemscopeError",
+    "MissingFactError",
+    "ValidationError",
+    "__version__",
+    "curve",
+    "export_html",
+    "live_at",
+    "load",
+    "memory_summary",
+    "phases",
+    "show",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

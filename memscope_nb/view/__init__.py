@@ -1,0 +1,1 @@
+"""From a profile to a picture: payload columns, Bokeh figures and the browser runtime."""

@@ -35,7 +35,7 @@ def summarize(profile: MemoryProfile) -> pd.DataFrame:
                 "pool": one.pool,
                 "collection": whose["collection"],
                 "source": one.source,
-                "n_blocks": one.n_blocks,
+                "n_blocks": len(one.rows),
                 "n_open": n_open,
                 "baseline_bytes": check.start_bytes if check else pd.NA,
                 "peak_bytes": allocated[1] if allocated else pd.NA,

@@ -9,11 +9,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
+from ..model import NA_NS, Int64Array, MemoryProfile, concat_tables, to_int64
+from ..units import NS_PER_S
 from .series import Series, iter_series, series_curve
 
 PhaseKind = Literal["role", "range", "step"]
 PHASE_KINDS: tuple[PhaseKind, ...] = ("role", "range", "step")
+
+MAX_SPAN_NS = 60 * 24 * 3600 * NS_PER_S
+"""Longest timeline: offsets stay far below the 104 days that a JavaScript number holds to the nanosecond."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Timeline:
     host: str | None
     series: tuple[Series, ...]
     """By start of their source, the largest pool of a source first."""
+    part: int = 0
+    """Counts the timelines of one rank whose recordings lie too far apart to share an axis."""
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -40,7 +46,8 @@ class Timeline:
     @property
     def label(self) -> str:
         """Short name for people: ``rank 0 · NPU:0``."""
-        return f"{'no rank' if self.rank_id is None else f'rank {self.rank_id}'} · {self.device}"
+        rank = "no rank" if self.rank_id is None else f"rank {self.rank_id}"
+        return f"{rank} · {self.device}" + (f" · part {self.part + 1}" if self.part else "")
 
 
 def timelines(profile: MemoryProfile) -> list[Timeline]:
@@ -55,10 +62,22 @@ def timelines(profile: MemoryProfile) -> list[Timeline]:
     found = []
     for (run, rank, _, device), series in groups.items():
         series.sort(key=lambda s: (s.window[0], s.source, -((s.peak("allocated") or (0, 0))[1]), s.pool))
-        host = sources.loc[series[0].source, "host"]
-        found.append(Timeline(run, rank, device, host if isinstance(host, str) else None, tuple(series)))
+        for part, near in enumerate(_near(series)):
+            host = sources.loc[near[0].source, "host"]
+            found.append(Timeline(run, rank, device, host if isinstance(host, str) else None, tuple(near), part))
     found.sort(key=lambda t: (t.run, t.rank_id is None, t.rank_id or 0, t.device, t.span[0]))
     return found
+
+
+def _near(series: Sequence[Series]) -> list[list[Series]]:
+    """Split series, in time order, that lie months apart: they are different runs in one folder."""
+    parts: list[list[Series]] = []
+    for one in series:
+        if parts and one.window[1] - parts[-1][0].window[0] < MAX_SPAN_NS:
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+    return parts
 
 
 def phases(profile: MemoryProfile, *, kinds: Iterable[PhaseKind] = PHASE_KINDS) -> pd.DataFrame:
@@ -75,32 +94,34 @@ def phases(profile: MemoryProfile, *, kinds: Iterable[PhaseKind] = PHASE_KINDS) 
     -------
     pandas.DataFrame
         ``run rank_id device source pool kind name start_ns end_ns peak_bytes floor_bytes end_bytes``, in time order,
-        one row for each phase and pool. Levels are of *allocated*, over the part of the phase inside the recorded window;
-        a phase entirely outside it has unknown levels.
+        one row for each phase and pool. Levels are of *allocated*, over the part of the phase inside the recorded
+        window; a phase entirely outside it has unknown levels.
     """
-    wanted = set(kinds)
-    marks_of = dict(tuple(profile.marks.groupby("source", sort=False)))
-    sources = profile.sources.set_index("source")
-    parts = []
-    for line in timelines(profile):
-        for one in line.series:
-            spans = _spans(str(sources.loc[one.source, "role"]), one, marks_of.get(one.source), wanted)
-            levels = interval_levels(one, spans["start_ns"].to_numpy(np.int64), spans["end_ns"].to_numpy(np.int64))
-            whose = {
-                "run": line.run,
-                "rank_id": line.rank_id,
-                "device": line.device,
-                "source": one.source,
-                "pool": one.pool,
-            }
-            parts.append(pd.concat([spans.assign(**whose), levels], axis=1))
-    columns = ["run", "rank_id", "device", "source", "pool", "kind", "name", "start_ns", "end_ns"]
-    columns += ["peak_bytes", "floor_bytes", "end_bytes"]
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return pd.DataFrame(columns=columns)
-    frame = pd.concat(parts, ignore_index=True)[columns].astype({"rank_id": "Int64"})
+    parts = [line_phases(profile, line, kinds=kinds) for line in timelines(profile)]
+    frame = concat_tables(parts) if parts else pd.DataFrame(columns=list(PHASE_COLUMNS))
     return frame.sort_values(["run", "rank_id", "device", "start_ns", "end_ns"], kind="stable", ignore_index=True)
+
+
+def line_phases(profile: MemoryProfile, line: Timeline, *, kinds: Iterable[PhaseKind] = PHASE_KINDS) -> pd.DataFrame:
+    """Return the phases of one timeline; see :func:`phases`."""
+    wanted = set(kinds)
+    marks = profile.marks[profile.marks["source"].isin(line.sources)]
+    marks_of = dict(tuple(marks.groupby("source", sort=False)))
+    roles = profile.sources.set_index("source")["role"]
+    parts = []
+    for one in line.series:
+        spans = _spans(str(roles[one.source]), one, marks_of.get(one.source), wanted)
+        levels = interval_levels(one, spans["start_ns"].to_numpy(np.int64), spans["end_ns"].to_numpy(np.int64))
+        whose = {"run": line.run, "device": line.device, "source": one.source, "pool": one.pool}
+        rank = pd.array([line.rank_id] * len(spans), dtype="Int64")
+        parts.append(pd.concat([spans.assign(rank_id=rank, **whose), levels], axis=1)[list(PHASE_COLUMNS)])
+    return concat_tables(parts)
+
+
+PHASE_COLUMNS = (
+    "run", "rank_id", "device", "source", "pool", "kind", "name", "start_ns", "end_ns",
+    "peak_bytes", "floor_bytes", "end_bytes",
+)  # fmt: skip
 
 
 def _spans(role: str, one: Series, marks: pd.DataFrame | None, kinds: set[PhaseKind]) -> pd.DataFrame:

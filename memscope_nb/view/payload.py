@@ -23,7 +23,9 @@ Header
 ``classes``             ``[{"key", "label"}]`` lifetime classes; ``class`` column is an index. Keys: ``older``,
                         ``phase``, ``step``, ``fwdbwd``, ``transient``, ``open``
 ``series``              ``[{"label", "pool", "device", "peak": {"allocated": [t, bytes], "active":…, "reserved":…},
-                        "has_active", "has_reserved", "caveat"}]``; a ledger without samples is absent from ``peak``.
+                        "has_active", "has_reserved", "caveat", "older_base", "active_base"}]``; a ledger without
+                        samples is absent from ``peak``. Bases are 0 except where recorded totals fall below the live
+                        blocks (rows that contradict the totals): then negative, to be added to the step values.
                         The first one is shown first. Series are never added to each other
 ``resident``            ``{"label", "interval_ns", "peak": [t, bytes]}`` of the process samples, or null
 ``sources``             ``[{"label", "start", "end", "status", "series"}]`` recorded windows, in time order
@@ -45,3 +47,336 @@ for series k: ``older_t_k older_v_k`` (allocated − live blocks), ``active_t_k 
 active), ``reserved_t_k reserved_v_k``; once: ``resident_t resident_v``; ``overview_t overview_v`` (allocated of the
 first series over the whole span, thinned by first/min/max/last per column).
 """
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES, lifetimes
+from ..analysis.series import Series, series_curve
+from ..analysis.thin import thin_rows
+from ..analysis.timeline import Timeline, line_phases, tracks
+from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
+from ..stacks import is_plumbing, site_index
+from ..units import format_duration
+from .codec import encode_payload
+from .notes import timeline_notes
+
+OVERVIEW_COLUMNS = 500
+STACK_KINDS = ("none", "own", "forward")
+FALLING_NEVER = ("start",)
+"""Block columns stored as differences; so are all times of step columns."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one timeline as plain arrays, sorted by start; times are offsets."""
+
+    block_id: Int64Array
+    start: Int64Array
+    end: Int64Array
+    late: Int64Array
+    """How much longer a block stays active, 0 for most."""
+    size: Int64Array
+    name: Int64Array
+    stack: Int64Array
+    kind: Int64Array
+    lifetime: Int64Array
+    series: Int64Array
+
+    def take(self, rows: Int64Array) -> Blocks:
+        """Return some of the blocks."""
+        return Blocks(**{key: values[rows] for key, values in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A level that holds until the next change; ``NA_NS`` = no data."""
+
+    t: Int64Array
+    level: Int64Array
+
+    def within(self, start: int, end: int) -> Steps:
+        """Return the changes of a window, and the one that holds at its start."""
+        first = max(int(np.searchsorted(self.t, start, side="right")) - 1, 0)
+        stop = int(np.searchsorted(self.t, end, side="right"))
+        return Steps(self.t[first:stop], self.level[first:stop])
+
+
+class TimelineView:
+    """Everything that the pages of one timeline share; :meth:`segments` cuts it into payloads."""
+
+    def __init__(self, profile: MemoryProfile, line: Timeline) -> None:
+        self.profile, self.line = profile, line
+        self.t0 = line.span[0]
+        self.tracks = tracks(line)
+        self.span = (0, line.span[1] + 1 - self.t0)
+        self.names = [str(name) for name in profile.blocks["name"].cat.categories]
+        self.blocks = self._blocks()
+        self.steps = self._level_steps()
+
+    # -- columns ----------------------------------------------------------------------------------------------
+
+    def _blocks(self) -> Blocks:
+        table = self.profile.blocks
+        series = [(k, one) for k, track in enumerate(self.tracks) for one in track]
+        every = np.concatenate([one.rows for _, one in series])
+        track = np.repeat([k for k, _ in series], [len(one.rows) for _, one in series])
+        shift = np.repeat([one.release_shift_ns for _, one in series], [len(one.rows) for _, one in series])
+        starts = block_starts(self.profile)[every]
+        order = np.lexsort((every, starts))
+        rows, track, shift, starts = every[order], track[order], shift[order], starts[order]
+        ends = block_ends(self.profile)[rows] + shift
+        late = np.maximum(block_ends(self.profile, ledger="active")[rows] - ends, 0)
+        return Blocks(
+            block_id=table["block_id"].to_numpy(np.int64)[rows],
+            start=starts - self.t0,
+            end=ends - self.t0,
+            late=late,
+            size=table["size_bytes"].to_numpy(np.int64)[rows],
+            name=table["name"].cat.codes.to_numpy().astype(np.int64)[rows],
+            stack=table["stack_id"].to_numpy(np.int64)[rows],
+            kind=_codes(table["stack_kind"], STACK_KINDS)[rows],
+            lifetime=lifetimes(self.profile).codes.astype(np.int64)[rows],
+            series=track,
+        )
+
+    def _level_steps(self) -> dict[str, Steps]:
+        steps: dict[str, Steps] = {}
+        for k, track in enumerate(self.tracks):
+            for key, ledger in (("older", "allocated"), ("active", "active"), ("reserved", "reserved")):
+                steps[f"{key}_{k}"] = _joined([_window_steps(one, ledger, self.t0) for one in track])
+        steps["resident"] = _joined([part for one in self._sampled() if (part := self._resident(one)) is not None])
+        curves = [series_curve(one) for one in self.tracks[0]]
+        steps["overview"] = _joined(
+            [_overview(c, o.window, self.t0) for c, o in zip(curves, self.tracks[0], strict=True)]
+        )
+        return steps
+
+    def _sampled(self) -> list[Series]:
+        """One series for each source, in time order: their windows bound the process samples."""
+        return list({one.source: one for one in self.line.series}.values())
+
+    def _process(self, source: int) -> pd.DataFrame:
+        totals = self.profile.totals
+        mine = (totals["scope"] == "process") & (totals["source"] == source) & (totals["device"] == self.line.device)
+        return totals[mine & totals["reserved_bytes"].notna()].sort_values("t_ns", kind="stable")
+
+    def _resident(self, one: Series) -> Steps | None:
+        samples = self._process(one.source)
+        if not len(samples):
+            return None
+        t, level = samples["t_ns"].to_numpy(np.int64), to_int64(samples["reserved_bytes"])
+        return _clipped(t, level, one.window, self.t0)
+
+    # -- header -----------------------------------------------------------------------------------------------
+
+    def header(self) -> dict[str, Any]:
+        """Return the part of the header that all segments share."""
+        phases = line_phases(self.profile, self.line)
+        phases = phases.drop_duplicates(
+            ["source", "kind", "name", "start_ns", "end_ns"]
+        )  # the largest pool comes first
+        return {
+            "format": 1,
+            "title": self.line.label,
+            "subtitle": self._subtitle(),
+            "t0_ns": str(self.t0),
+            "span": list(self.span),
+            "names": self.names,
+            "classes": [{"key": key, "label": LIFETIME_LABELS[key]} for key in LIFETIMES],
+            "series": [self._series_header(k, track) for k, track in enumerate(self.tracks)],
+            "resident": self._resident_header(),
+            "sources": self._source_headers(),
+            "phases": [self._phase(row) for row in phases[phases["kind"] != "step"].itertuples()],
+            "steps": [self._phase(row) for row in phases[phases["kind"] == "step"].itertuples()],
+            "notes": timeline_notes(self.profile, self.line),
+        }
+
+    def _subtitle(self) -> str:
+        sources = self.profile.sources[self.profile.sources["source"].isin(self.line.sources)]
+        roles = list(dict.fromkeys(sources["role"].astype(str)))
+        host = f" · host {self.line.host}" if self.line.host else ""
+        return f"{self.line.run} · {', '.join(roles[:6])}{' …' if len(roles) > 6 else ''}{host}"
+
+    def _series_header(self, k: int, track: Sequence[Series]) -> dict[str, Any]:
+        peaks = {ledger: _highest(track, ledger) for ledger in ("allocated", "active", "reserved")}
+        several = sum(other[0].pool == track[0].pool for other in self.tracks) > 1
+        role = str(self.profile.sources.set_index("source").at[track[0].source, "role"])
+        origins = {one.origin for one in track}
+        caveat = {"rows": "from the totals written in the rows", "none": "no recorded totals: sum of the rows only"}
+        return {
+            "label": f"{track[0].pool} · {self.line.device}" + (f" · {role}" if several else ""),
+            "pool": track[0].pool,
+            "device": self.line.device,
+            "peak": {key: [at[0] - self.t0, at[1]] for key, at in peaks.items() if at},
+            "has_active": peaks["active"] is not None,
+            "has_reserved": peaks["reserved"] is not None,
+            "caveat": "; ".join(caveat[origin] for origin in sorted(origins & set(caveat))),
+            "older_base": _base(self.steps[f"older_{k}"]),
+            "active_base": _base(self.steps[f"active_{k}"]),
+        }
+
+    def _resident_header(self) -> dict[str, Any] | None:
+        parts = [samples for one in self._sampled() if len(samples := self._process(one.source))]
+        if not parts:
+            return None
+        gaps = np.concatenate([np.diff(part["t_ns"].to_numpy(np.int64)) for part in parts])
+        interval = int(np.median(gaps)) if len(gaps) else 0
+        every = pd.concat(parts)
+        at = int(np.argmax(to_int64(every["reserved_bytes"])))
+        return {
+            "label": f"process on device (APP), sampled every {format_duration(interval)}",
+            "interval_ns": interval,
+            "peak": [int(every["t_ns"].iloc[at]) - self.t0, int(every["reserved_bytes"].iloc[at])],
+        }
+
+    def _source_headers(self) -> list[dict[str, Any]]:
+        sources = self.profile.sources.set_index("source")
+        track_of = {one.source: k for k in reversed(range(len(self.tracks))) for one in self.tracks[k]}
+        return [
+            {
+                "label": f"{sources.at[one.source, 'role']} #{sources.at[one.source, 'collection']}",
+                "start": one.window[0] - self.t0,
+                "end": one.window[1] + 1 - self.t0,
+                "status": str(sources.at[one.source, "status"]),
+                "series": track_of[one.source],
+            }
+            for one in self._sampled()
+        ]
+
+    def _phase(self, row: Any) -> dict[str, Any]:
+        return {
+            "name": str(row.name),
+            "kind": str(row.kind),
+            "start": int(row.start_ns) - self.t0,
+            "end": int(row.end_ns) - self.t0,
+            "peak_bytes": None if pd.isna(row.peak_bytes) else int(row.peak_bytes),
+            "floor_bytes": None if pd.isna(row.floor_bytes) else int(row.floor_bytes),
+        }
+
+    # -- segments ---------------------------------------------------------------------------------------------
+
+    def windows(self, *, bars_per_segment: int, max_segments: int) -> list[tuple[int, int]]:
+        """Cut the span so that each part starts about as many blocks; at most ``max_segments`` parts."""
+        n_parts = min(max(math.ceil(len(self.blocks.start) / bars_per_segment), 1), max_segments)
+        inner = self.blocks.start[[len(self.blocks.start) * i // n_parts for i in range(1, n_parts)]]
+        edges = [self.span[0], *sorted({int(t) for t in inner if self.span[0] < t < self.span[1]}), self.span[1]]
+        return list(itertools.pairwise(edges))
+
+    def segments(
+        self, windows: Sequence[tuple[int, int]], hrefs: Sequence[str], *, index_href: str | None = None
+    ) -> Iterator[bytes]:
+        """Yield the encoded payload of each window; blocks alive at an edge are in both, with their true times."""
+        shared = self.header()
+        links = [{"href": h, "start": w[0], "end": w[1]} for h, w in zip(hrefs, windows, strict=True)]
+        for number, window in enumerate(windows):
+            rows = np.flatnonzero((self.blocks.start < window[1]) & (self.blocks.end > window[0]))
+            own = {"window": list(window), "segment": number, "segments": links, "index_href": index_href}
+            yield self._encode(shared | own, self.blocks.take(rows), window)
+
+    def _encode(self, header: dict[str, Any], blocks: Blocks, window: tuple[int, int]) -> bytes:
+        used, stack = np.unique(blocks.stack[blocks.stack >= 0], return_inverse=True)
+        stacks = np.zeros(len(blocks.stack), dtype=np.int64)
+        stacks[blocks.stack >= 0] = stack + 1
+        late = np.flatnonzero(blocks.late)
+        columns = {
+            "id": blocks.block_id,
+            "start": blocks.start,
+            "life": blocks.end - blocks.start,
+            "size": blocks.size,
+            "name": blocks.name,
+            "stack": stacks,
+            "kind": blocks.kind,
+            "class": blocks.lifetime,
+            "series": blocks.series,
+            "late_block": late,
+            "late": blocks.late[late],
+        }
+        times = []
+        for key, steps in self.steps.items():
+            part = steps if key == "overview" else steps.within(*window)
+            stem, _, number = key.partition("_")
+            suffix = f"_{number}" if number else ""
+            base = _base(steps)
+            columns[f"{stem}_t{suffix}"] = part.t
+            columns[f"{stem}_v{suffix}"] = np.where(part.level == NA_NS, 0, part.level - base + 1)
+            times.append(f"{stem}_t{suffix}")
+        return encode_payload(header | self._stack_header(used), columns, delta=[*FALLING_NEVER, "late_block", *times])
+
+    def _stack_header(self, used: Int64Array) -> dict[str, Any]:
+        frame_of: dict[str, int] = {}
+        stacks, sites = [], []
+        for stack_id in used:
+            frames = self.profile.frames(int(stack_id))
+            stacks.append([frame_of.setdefault(frame, len(frame_of)) for frame in frames])
+            sites.append(site_index(frames))
+        return {
+            "frames": list(frame_of),
+            "plumbing": [int(is_plumbing(frame)) for frame in frame_of],
+            "stacks": stacks,
+            "sites": sites,
+        }
+
+
+def _codes(values: pd.Series, order: Sequence[str]) -> Int64Array:
+    """Position of each value of a categorical column in ``order``."""
+    mapping = np.array([order.index(str(category)) for category in values.cat.categories] + [0], dtype=np.int64)
+    return mapping[values.cat.codes.to_numpy()]
+
+
+def _highest(track: Sequence[Series], ledger: str) -> tuple[int, int] | None:
+    found = [at for one in track if (at := one.peak(ledger))]
+    return max(found, key=lambda at: at[1]) if found else None  # max keeps the first of equals
+
+
+def _base(steps: Steps) -> int:
+    known = steps.level[steps.level != NA_NS]
+    return min(int(known.min()), 0) if len(known) else 0
+
+
+def _window_steps(one: Series, ledger: str, t0: int) -> Steps:
+    """Changes of what a ledger holds beyond the live blocks; for reserved, of the ledger itself."""
+    if ledger == "reserved":
+        level = one.recorded.get(ledger, np.empty(0, dtype=np.int64))
+        t, level = one.t[level != NA_NS] if len(level) else level, level[level != NA_NS]
+    else:
+        t, level, _ = one.older(ledger)
+    if not len(t) and ledger == "allocated":  # nothing recorded: the curve is the sum of the rows
+        t, level = np.array([one.window[0]], dtype=np.int64), np.zeros(1, dtype=np.int64)
+    return _clipped(t, level, one.window, t0)
+
+
+def _clipped(t: Int64Array, level: Int64Array, window: tuple[int, int], t0: int) -> Steps:
+    """Bring samples to changes inside a window: the first level holds from its start, no data after its end."""
+    if not len(t):
+        return Steps(np.array([window[0] - t0]), np.array([NA_NS]))
+    before = max(int(np.searchsorted(t, window[0], side="right")) - 1, 0)
+    t, level = t[before:].copy(), level[before:]
+    t[0] = window[0]
+    inside = t <= window[1]
+    t, level = t[inside], level[inside]
+    last = np.append(t[1:] != t[:-1], True)
+    t, level = t[last], level[last]
+    changed = np.append(True, level[1:] != level[:-1])
+    return Steps(np.append(t[changed], window[1] + 1) - t0, np.append(level[changed], NA_NS))
+
+
+def _joined(parts: Sequence[Steps]) -> Steps:
+    """Put the steps of sources that follow each other into one."""
+    if not parts:
+        return Steps(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    return Steps(np.concatenate([part.t for part in parts]), np.concatenate([part.level for part in parts]))
+
+
+def _overview(curve: pd.DataFrame, window: tuple[int, int], t0: int) -> Steps:
+    t, level = curve["t_ns"].to_numpy(np.int64), to_int64(curve["allocated_bytes"])
+    rows = thin_rows(t, [level], OVERVIEW_COLUMNS)
+    return Steps(np.append(t[rows], window[1] + 1) - t0, np.append(level[rows], NA_NS))

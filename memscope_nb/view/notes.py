@@ -1,0 +1,60 @@
+"""The footer of a page: what was read, skipped, repaired or guessed, in plain lines."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..analysis.series import balance
+from ..analysis.timeline import Timeline
+from ..model import MemoryProfile
+from ..units import format_bytes
+
+
+def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
+    """Return what a reader of the page must know to trust its numbers."""
+    sources = profile.sources[profile.sources["source"].isin(line.sources)]
+    notes = ["Sizes are in binary units (1 GiB = 1024 MiB); times are offsets from the first allocator record."]
+    notes += [_balance_note(profile, line)]
+    coverage = _coverage_note(profile, line)
+    notes += [coverage] if coverage else []
+    for row in sources.itertuples():
+        where = f"{row.role} #{row.collection}"
+        if row.status != "ok":
+            notes.append(f"{where} is {row.status}: {'; '.join(row.warnings)}")
+        elif row.warnings:
+            notes.append(f"{where}: {'; '.join(row.warnings)}")
+    return notes
+
+
+def _balance_note(profile: MemoryProfile, line: Timeline) -> str:
+    """The self-check of spec/ascend_profiler 3.3a in a sentence."""
+    checks = [(one, check) for one in line.series if (check := balance(one)) is not None]
+    bad = [(one, check) for one, check in checks if check.n_rises]
+    n_samples = sum(len(one.t) for one, _ in checks)
+    if not checks:
+        return "No recorded totals to check the blocks against: curves are sums of the rows."
+    if not bad:
+        return (
+            f"Checked at {n_samples:,} samples: recorded totals minus live blocks never rise, "
+            "so there is no sign of missing or misread rows."
+        )
+    roles = profile.sources.set_index("source")["role"]
+    worst = [f"{roles[one.source]} {one.pool}: {c.n_rises} rises, +{format_bytes(c.rise_bytes)}" for one, c in bad]
+    return (
+        "UNEXPLAINED memory: recorded totals rise where no row does (rows missing from the file, another process, an "
+        "external allocator): " + "; ".join(worst)
+    )
+
+
+def _coverage_note(profile: MemoryProfile, line: Timeline) -> str:
+    blocks = profile.blocks[profile.blocks["source"].isin(line.sources) & (profile.blocks["device"] == line.device)]
+    if not len(blocks):
+        return ""
+    share: pd.Series = blocks.groupby("stack_kind", observed=False)["size_bytes"].agg(["size", "sum"])
+    total = max(int(blocks["size_bytes"].sum()), 1)
+    parts = [
+        f"{label} {int(share.at[key, 'size']):,} ({int(share.at[key, 'sum']) / total:.0%} of bytes)"
+        for key, label in (("own", "own"), ("forward", "of the forward operator"), ("none", "none"))
+        if key in share.index
+    ]
+    return "Stacks of blocks: " + ", ".join(parts) + "."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from ..model import NA_NS, MemoryProfile
+from ..model import NA_NS, MemoryProfile, is_open
 from ..units import format_bytes
 from .series import balance, iter_series
 
@@ -25,7 +24,7 @@ def summarize(profile: MemoryProfile) -> pd.DataFrame:
         whose, check = sources.loc[one.source], balance(one)
         allocated, reserved = one.peak("allocated"), one.peak("reserved")
         level = one.recorded.get("allocated")
-        n_open = int(one.lives["allocated"].count_at(np.array([one.window[1]]))[0])
+        n_open = int(is_open(profile.blocks.iloc[one.rows]).sum())
         rows.append(
             {
                 "run": whose["run"],

@@ -6,7 +6,6 @@ gzip) give the events before the break and a remark.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from array import array
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, Protocol
 
 import ijson
 import numpy as np
@@ -67,8 +66,7 @@ def iter_events(path: Path, *, report: ReadReport, on_bytes: OnBytes = ignore_by
     with path.open("rb") as raw:
         counted = _CountedFile(raw, on_bytes)
         is_gzip = raw.peek(2)[:2] == b"\x1f\x8b"
-        file = cast("IO[bytes]", gzip.GzipFile(fileobj=cast("IO[bytes]", counted)) if is_gzip else counted)
-        stream = _Prefixed(file)
+        stream = _Prefixed(_Unzipped(counted) if is_gzip else counted)
         prefix = {b"[": "item", b"{": "traceEvents.item"}.get(stream.first)
         if prefix is None:
             report.lose(f"{path.name}: not a JSON trace (it starts with {stream.first!r}): no stacks")
@@ -91,10 +89,14 @@ def iter_events(path: Path, *, report: ReadReport, on_bytes: OnBytes = ignore_by
                 report.lose(f"{path.name}: broken after {n_events} events ({reason}); later operators have no stacks")
 
 
+class _Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
 class _CountedFile:
     """Counts the raw bytes that pass, for the progress bar."""
 
-    def __init__(self, file: IO[bytes], on_bytes: OnBytes) -> None:
+    def __init__(self, file: _Readable, on_bytes: OnBytes) -> None:
         self._file, self._on_bytes = file, on_bytes
 
     def read(self, size: int = -1) -> bytes:
@@ -103,10 +105,29 @@ class _CountedFile:
         return data
 
 
+class _Unzipped:
+    """Decompresses as far as the data goes; :class:`gzip.GzipFile` would drop what precedes a cut."""
+
+    def __init__(self, file: _Readable) -> None:
+        self._file = file
+        self._zip = zlib.decompressobj(wbits=31)
+
+    def read(self, size: int = -1) -> bytes:
+        data = b""
+        while not data:
+            raw = self._zip.unconsumed_tail or self._zip.unused_data or self._file.read(_CHUNK)
+            if not raw:
+                break
+            if self._zip.eof:  # another member follows
+                self._zip = zlib.decompressobj(wbits=31)
+            data = self._zip.decompress(raw, max(size, 0) or _CHUNK)
+        return data
+
+
 class _Prefixed:
     """A stream that has looked at its first character and remembers its last ones."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: _Readable) -> None:
         self._file = file
         self._tail = b""
         head = b""

@@ -1,0 +1,155 @@
+"""The ``memscope-nb`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ._version import __version__
+from .errors import MemscopeError, ValidationError
+
+OK, FINDINGS, BAD_INPUT = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 ok, 1 findings, 2 bad input or ``--strict``."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except ValidationError as error:
+        print(error, file=sys.stderr)
+        return FINDINGS
+    except MemscopeError as error:
+        print(f"memscope-nb: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:
+        return OK
+    except KeyboardInterrupt:
+        print("memscope-nb: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memscope-nb", description="Accelerator memory profiles: what peaked, what grew."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    report = commands.add_parser("report", help="write interactive pages that open without a network")
+    _add_input(report)
+    report.add_argument("--out", required=True, metavar="DIR", help="folder for the pages")
+    report.add_argument(
+        "--bars-per-segment", type=int, default=100_000, metavar="N", help="blocks a page (default %(default)s)"
+    )
+    report.add_argument("--inline", action="store_true", help="everything inside each page, to send one file")
+    report.add_argument("--force", action="store_true", help="write into a folder that holds other files")
+    report.set_defaults(run=_report)
+
+    info = commands.add_parser("info", help="what is there: sources, levels, peaks, remarks")
+    _add_input(info)
+    info.add_argument("--json", action="store_true", help="machine-readable")
+    info.set_defaults(run=_info)
+
+    validate = commands.add_parser("validate", help="check every table against its schema")
+    _add_input(validate)
+    validate.set_defaults(run=_validate)
+
+    demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
+    demo.add_argument("--out", required=True, metavar="DIR", help="folder for the profiles, new or empty")
+    demo.add_argument("--seed", type=int, default=0)
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a tree, a role's folder or one collection")
+    parser.add_argument("--ranks", type=_numbers, default="all", metavar="0,1,…", help="only these ranks")
+    parser.add_argument("--roles", type=_words, default="all", metavar="A,B,…", help="only these roles")
+    parser.add_argument("--strict", action="store_true", help="exit with 2 if a source cannot be read")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of ranks such as 0,1,7") from None
+
+
+def _words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _load(args: argparse.Namespace) -> Any:
+    from .io import load
+
+    return load(args.paths, ranks=args.ranks, roles=args.roles, strict=args.strict)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from .export.pages import export_html
+
+    profile = _load(args)
+    index = export_html(profile, args.out, bars_per_segment=args.bars_per_segment, inline=args.inline, force=args.force)
+    _print_problems(profile)
+    print(f"open {index.resolve()}")
+    return OK
+
+
+def _info(args: argparse.Namespace) -> int:
+    profile = _load(args)
+    summary = profile.summary()
+    if args.json:
+        sources = profile.sources.drop(columns="facts").assign(facts=profile.sources["facts"])
+        print(json.dumps({"sources": _records(sources), "series": _records(summary)}, indent=1, ensure_ascii=False))
+        return OK
+    print(repr(profile))
+    _print_problems(profile)
+    return OK
+
+
+def _validate(args: argparse.Namespace) -> int:
+    from .schema import validate
+
+    profile = validate(_load(args))
+    _print_problems(profile)
+    unexplained = profile.summary()["n_unexplained"].fillna(0).sum()
+    print(f"valid: {len(profile.sources)} sources, {len(profile.blocks):,} blocks; {unexplained} unexplained rises")
+    return OK
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from .demo import write_demo
+
+    write_demo(args.out, seed=args.seed)
+    print(f"wrote {args.out}; now run: memscope-nb report {args.out} --out demo-report")
+    return OK
+
+
+def _print_problems(profile: Any) -> None:
+    for row in profile.sources[profile.sources["status"] != "ok"].itertuples():
+        print(f"{row.status}: {row.path}: {'; '.join(row.warnings)}", file=sys.stderr)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON-ready values: integers stay integers, unknown becomes null."""
+    return [{key: _plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if value is None or value is pd.NA or value != value:
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Files that people keep and send: pages, their index."""

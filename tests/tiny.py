@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,8 +114,13 @@ def profile_of(
     events = sorted({*alloc.tolist(), *(e for e in (*ends, *active) if e is not None)})
     window = window or (events[0], events[-1])
 
-    def level(at: int, last: Sequence[int | None]) -> int:
-        return older + sum(s for (a, _, s), e in zip(blocks, last, strict=True) if a <= at and (e is None or at < e))
+    def levels(last: Sequence[int | None]) -> list[int]:
+        change = dict.fromkeys(events, 0)
+        for (start, _, n_bytes), end in zip(blocks, last, strict=True):
+            change[start] += n_bytes
+            if end is not None:
+                change[end] -= n_bytes
+        return list(itertools.accumulate(change.values(), initial=older))[1:]
 
     n = len(blocks)
     table = pd.DataFrame(
@@ -140,9 +146,9 @@ def profile_of(
             "component": pd.Categorical(["PTA"] * len(events)),
             "device": pd.Categorical(["NPU:0"] * len(events)),
             "t_ns": np.array(events, dtype=np.int64),
-            "allocated_bytes": pd.array([level(t, first_end) for t in events], dtype="Int64"),
+            "allocated_bytes": pd.array(levels(first_end), dtype="Int64"),
             "reserved_bytes": pd.array([1 << 40] * len(events), dtype="Int64"),
-            "active_bytes": pd.array([level(t, active) for t in events], dtype="Int64"),
+            "active_bytes": pd.array(levels(active), dtype="Int64"),
             "origin": pd.Categorical(["recorded"] * len(events)),
         }
     )

@@ -34,18 +34,24 @@ class GraphPool:
         live = []
         for name, size in names_and_sizes:
             self._clock.spend(9_000, 40_000)
-            self._move(size)
+            self._allocate(size)
             live.append((name, size, self._clock.now, self._allocated))
         kept = [live.pop()] if keep_last else []
         for name, size, start, level in reversed(live):
             self._clock.spend(5_000, 30_000)
-            self._move(-size)
-            end = self._clock.now
-            self.blocks.append(GraphBlock(name, size, start, end, level, self._allocated, RESERVED_BYTES))
+            at_release = self._release(size)
+            self.blocks.append(GraphBlock(name, size, start, self._clock.now, level, at_release, RESERVED_BYTES))
         self.blocks += [
             GraphBlock(name, size, start, None, level, None, RESERVED_BYTES) for name, size, start, level in kept
         ]
 
-    def _move(self, n_bytes: int) -> None:
+    def _allocate(self, n_bytes: int) -> None:
         self._allocated += n_bytes
         self.events.append(GraphEvent(self._clock.now, self._allocated, RESERVED_BYTES))
+
+    def _release(self, n_bytes: int) -> int:
+        """Record the level as real files do: at a release it still counts the released block."""
+        level = self._allocated
+        self.events.append(GraphEvent(self._clock.now, level, RESERVED_BYTES))
+        self._allocated -= n_bytes
+        return level

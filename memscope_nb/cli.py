@@ -69,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a tree, a role's folder or one collection")
-    parser.add_argument("--ranks", type=_numbers, default="all", metavar="0,1,…", help="only these ranks")
-    parser.add_argument("--roles", type=_words, default="all", metavar="A,B,…", help="only these roles")
+    parser.add_argument("--ranks", type=_numbers, metavar="0,1,…", help="only these ranks")
+    parser.add_argument("--roles", type=_words, metavar="A,B,…", help="only these roles")
     parser.add_argument("--strict", action="store_true", help="exit with 2 if a source cannot be read")
 
 
@@ -88,7 +88,7 @@ def _words(text: str) -> list[str]:
 def _load(args: argparse.Namespace) -> Any:
     from .io import load
 
-    return load(args.paths, ranks=args.ranks, roles=args.roles, strict=args.strict)
+    return load(args.paths, ranks=args.ranks or "all", roles=args.roles or "all", strict=args.strict)
 
 
 def _report(args: argparse.Namespace) -> int:

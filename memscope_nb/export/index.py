@@ -26,7 +26,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } a { colo
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem; text-align: left; vertical-align: top; }
 th { color: var(--soft); font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-.soft { color: var(--soft); } .bad { color: #d55e00; } code { overflow-wrap: anywhere; }
+.keep { white-space: nowrap } .soft { color: var(--soft); } .bad { color: #d55e00; } code { overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 6px; margin: 1rem 0; padding: 0 1rem }
 """
 
@@ -111,15 +111,28 @@ def _timeline_table(summary: pd.DataFrame, entries: Sequence[IndexEntry]) -> str
 
 def _timeline_section(profile: MemoryProfile, summary: pd.DataFrame, entry: IndexEntry) -> str:
     """Each source of a timeline with its levels, and what to know to trust them."""
-    head = ("role", "start", "length", "pool", "baseline", "peak", "at", "end", "older: start → end", "unexplained")
+    head = (
+        "role",
+        "start (UTC)",
+        "length",
+        "pool",
+        "baseline",
+        "peak",
+        "at",
+        "end",
+        "older: start → end",
+        "unexplained",
+    )
     windows = profile.sources.set_index("source")[["start_ns", "end_ns"]]
     rows = []
-    for row in _of_line(summary, entry.line).itertuples():
+    order = {source: i for i, source in enumerate(entry.line.sources)}
+    in_time = _of_line(summary, entry.line).sort_values("source", key=lambda s: s.map(order), kind="stable")
+    for row in in_time.itertuples():
         start, end = (int(value) for value in windows.loc[row.source])
         rows.append(
             [
                 f"{_text(row.role)} #{row.collection}",
-                format_epoch(start)[:23],
+                f'<span class="keep">{format_epoch(start)[:23]}</span>',
                 format_duration(end - start),
                 _text(row.pool),
                 _size(row.baseline_bytes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -165,14 +166,19 @@ def _rank_text(rank: int | None) -> str:
 
 
 def assemble(reads: Sequence[_Read]) -> MemoryProfile:
-    """Number the sources, order the collections of a role in time, and join all tables."""
-    profiles = [_profile(read) for read in reads]
-    joined = MemoryProfile.concat(profiles)
-    sources = joined.sources
-    by_time = sources.sort_values(["start_ns", "path"], na_position="last", kind="stable")
-    ordinal = by_time.groupby(["run", "role", "rank_id"], dropna=False, sort=False).cumcount()
-    sources["collection"] = ordinal.reindex(sources.index).astype(np.int32)
+    """Join all tables; sources are numbered by run, rank and time, the collections of a role in time."""
+    runs = list(dict.fromkeys(read.collection.run for read in reads))
+    joined = MemoryProfile.concat([_profile(read) for read in sorted(reads, key=lambda r: _place(r, runs))])
+    ordinal = joined.sources.groupby(["run", "role", "rank_id"], dropna=False, sort=False).cumcount()
+    joined.sources["collection"] = ordinal.astype(np.int32)
     return joined
+
+
+def _place(read: _Read, runs: Sequence[str]) -> tuple[int, float, float, str]:
+    """Sort key; unknown ranks and failed sources come last."""
+    rank, window = read.collection.rank_id, read.tables.window if read.tables else None
+    start = window[0] if window else math.inf  # a Python int: comparing it with inf loses no digit
+    return runs.index(read.collection.run), math.inf if rank is None else rank, start, str(read.collection.path)
 
 
 def _profile(read: _Read) -> MemoryProfile:

@@ -11,6 +11,9 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .analysis.contract import memory_summary
+    from .analysis.growth import collection_growth
+    from .analysis.layers import layers
+    from .analysis.quality import check_quality
     from .analysis.series import curve, live_at
     from .analysis.timeline import phases
     from .errors import InputError, MemscopeError, MissingFactError, ValidationError
@@ -26,8 +29,11 @@ _HOMES = {
     "MemscopeError": "errors",
     "MissingFactError": "errors",
     "ValidationError": "errors",
+    "check_quality": "analysis.quality",
+    "collection_growth": "analysis.growth",
     "curve": "analysis.series",
     "export_html": "export.pages",
+    "layers": "analysis.layers",
     "live_at": "analysis.series",
     "load": "io",
     "memory_summary": "analysis.contract",
@@ -43,8 +49,11 @@ __all__ = [
     "MissingFactError",
     "ValidationError",
     "__version__",
+    "check_quality",
+    "collection_growth",
     "curve",
     "export_html",
+    "layers",
     "live_at",
     "load",
     "memory_summary",

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
 from ._version import __version__
+from .analysis.result import records
 from .errors import MemscopeError, ValidationError
 
 OK, FINDINGS, BAD_INPUT = 0, 1, 2
@@ -106,7 +105,7 @@ def _info(args: argparse.Namespace) -> int:
     summary = profile.summary()
     if args.json:
         sources = profile.sources.drop(columns="facts").assign(facts=profile.sources["facts"])
-        print(json.dumps({"sources": _records(sources), "series": _records(summary)}, indent=1, ensure_ascii=False))
+        print(json.dumps({"sources": records(sources), "series": records(summary)}, indent=1, ensure_ascii=False))
         return OK
     print(repr(profile))
     _print_problems(profile)
@@ -134,21 +133,6 @@ def _demo(args: argparse.Namespace) -> int:
 def _print_problems(profile: Any) -> None:
     for row in profile.sources[profile.sources["status"] != "ok"].itertuples():
         print(f"{row.status}: {row.path}: {'; '.join(row.warnings)}", file=sys.stderr)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON-ready values: integers stay integers, unknown becomes null."""
-    return [{key: _plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if value is None or value is pd.NA or value != value:
-        return None
-    return value.item() if hasattr(value, "item") else value
 
 
 if __name__ == "__main__":

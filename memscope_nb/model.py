@@ -7,7 +7,7 @@ no source can fill is absent. See design section 3 for the words (source, series
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,13 +18,16 @@ from pandas.api.types import union_categoricals
 
 from .errors import InputError
 from .stacks import merge_stacks, stacks_frame
-from .units import parse_bytes
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from .selection import Ints, Strs
 
 Int64Array = npt.NDArray[np.int64]
 Ledger = Literal["allocated", "active", "reserved"]
+
+SOURCE_TABLES = ("sources", "blocks", "totals", "marks", "ops", "events", "accesses")
+"""The tables whose rows belong to a source."""
+STACK_COLUMNS = ("stack_id", "c_stack_id")
 
 NA_NS = np.iinfo(np.int64).min
 """Stands for an unknown value where a nullable column is turned into a plain array."""
@@ -35,7 +38,13 @@ class BlockFlag(IntFlag):
 
     NONE = 0
     OLDER = 1
-    """Allocated before the window; known only from its release (old CANN rows with a negative size)."""
+    """Allocated before the window; known only from its release (old CANN rows with a negative size, lone FREE rows)."""
+    PROMOTED = 2
+    """Allocated before ``start()`` and written at it (a shadow MALLOC of msMemScope): ``alloc_ns`` is that moment."""
+    SYNTHETIC_FREE = 4
+    """Released while nobody looked: ``free_ns`` is the latest moment it can have been (pause, or address used again)."""
+    CLEANED_UP = 8
+    """Ended by a clean-up row at exit, which is no release: the block is open."""
 
 
 def to_int64(values: pd.Series, *, na: int = NA_NS) -> Int64Array:
@@ -84,13 +93,63 @@ def empty_ops() -> pd.DataFrame:
     )  # fmt: skip
 
 
+def empty_events() -> pd.DataFrame:
+    """Return an ``events`` table without rows: the raw rows of a msMemScope dump, in file order.
+
+    Texts are as written unless said otherwise; a fact that the row lacks is NA (text: NA or empty).
+
+    ===================== ==========================================================================================
+    ``source``            number of the source (one per process)
+    ``file``              position in the ``facts["files"]`` of the source
+    ``row``               record in that file: the header is 1, a cell with line ends is one record; database: from 1
+    ``event_id``          ID; unique within a process, the order of creation
+    ``event``             ``MALLOC``, ``FREE``, ``ACCESS``, ``OP_LAUNCH``, ``KERNEL_LAUNCH``, ``MSTX``, ``SYSTEM``,
+                          ``SNAPSHOT``, ``OOM_DETAIL``; upper case
+    ``type``              event type in upper case, old spellings made one (``ACL_INIT``, ``KERNEL_EXECUTE_START``)
+    ``name``              exactly as written, without the quotes around it; ``N/A`` where there is none
+    ``t_ns``              time in ns, also where the file holds µs
+    ``tid``               thread
+    ``device``            device text: ``0``, ``cpu``, ``host``, ``N/A``; other tables say ``NPU:0``, ``CPU``, ``HOST``
+    ``ptr_text``, ``addr`` address as written, and as a number
+    ``size_bytes``        ``size`` with its sign (old FREE rows are negative)
+    ``used_bytes``, ``total_bytes``, ``process_used_bytes``, ``device_used_bytes``  counters in the row
+    ``allocation_id``     life of a block
+    ``access_pool``       ``type`` of an ACCESS: ``PTA``, ``ATB``
+    ``owner``, ``inefficient_type``  label path; labels of the online analysis
+    ``shadow``, ``pinned``  bool
+    ``attrs``             the Attr cell, whole (CSV ``{k:v,...}``, database JSON); :func:`parse_attrs` splits it
+    ``stack_id``, ``c_stack_id``  Python and C stack, -1 for none
+    ===================== ==========================================================================================
+    """
+    return _empty(
+        source="int32", file="int16", row="int64", event_id="int64", event="category", type="category",
+        name="category", t_ns="int64", tid="Int64", device="category", ptr_text="category", addr="UInt64",
+        size_bytes="Int64", used_bytes="Int64", total_bytes="Int64", process_used_bytes="Int64",
+        device_used_bytes="Int64", allocation_id="Int64", access_pool="category", owner="category",
+        inefficient_type="category", shadow="bool", pinned="bool", attrs="string[pyarrow]", stack_id="int32",
+        c_stack_id="int32",
+    )  # fmt: skip
+
+
+def empty_accesses() -> pd.DataFrame:
+    """Return an ``accesses`` table without rows: reads and writes of blocks, by time.
+
+    ``block_id`` is -1 for a block that the table ``blocks`` lacks; ``op_event_id`` is the innermost operator of the
+    thread that was running (its START row); ``size_bytes`` what was accessed.
+    """
+    return _empty(
+        source="int32", block_id="int64", t_ns="int64", event_id="int64", kind="category", name="category",
+        tid="Int64", size_bytes="Int64", op_event_id="Int64",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryProfile:
     """Everything that was read, as tables; the argument of every analysis.
 
     Attributes
     ----------
-    sources, blocks, totals, marks, ops, stacks : pandas.DataFrame
+    sources, blocks, totals, marks, ops, events, accesses, stacks : pandas.DataFrame
         See design section 3. The tables are not copied: treat them as read-only.
     """
 
@@ -99,7 +158,11 @@ class MemoryProfile:
     totals: pd.DataFrame = field(default_factory=empty_totals)
     marks: pd.DataFrame = field(default_factory=empty_marks)
     ops: pd.DataFrame = field(default_factory=empty_ops)
+    events: pd.DataFrame = field(default_factory=empty_events, kw_only=True)
+    accesses: pd.DataFrame = field(default_factory=empty_accesses, kw_only=True)
     stacks: pd.DataFrame = field(default_factory=lambda: stacks_frame([]))
+    complete: bool = True
+    """Whether all blocks of every series are there; a selection of blocks is not."""
 
     # -- building ---------------------------------------------------------------------------------------------
 
@@ -117,19 +180,23 @@ class MemoryProfile:
         stacks, mappings = merge_stacks([profile.stacks for profile in profiles])
         first_source = np.cumsum([0, *(len(profile.sources) for profile in profiles)])
         first_block = np.cumsum([0, *(len(profile.blocks) for profile in profiles)])
-        tables: dict[str, list[pd.DataFrame]] = {name: [] for name in ("sources", "blocks", "totals", "marks", "ops")}
+        tables: dict[str, list[pd.DataFrame]] = {name: [] for name in SOURCE_TABLES}
         for i, profile in enumerate(profiles):
             numbers = profile.sources["source"].to_numpy()
             renumber = dict(zip(numbers, np.arange(len(numbers)) + first_source[i], strict=True))
             for name, parts in tables.items():
                 table = getattr(profile, name)
                 part = table.assign(source=table["source"].map(renumber).astype(np.int32))
-                if "stack_id" in part:
-                    part["stack_id"] = mappings[i][part["stack_id"].to_numpy()]
+                for column in STACK_COLUMNS:
+                    if column in part:
+                        part[column] = mappings[i][part[column].to_numpy()]
                 if name == "blocks":
                     part["block_id"] = np.arange(len(part), dtype=np.int64) + first_block[i]
+                if name == "accesses":
+                    part["block_id"] = _renumbered(part["block_id"], profile.blocks["block_id"], int(first_block[i]))
                 parts.append(part)
-        return cls(stacks=stacks, **{name: concat_tables(parts) for name, parts in tables.items()})
+        complete = all(profile.complete for profile in profiles)
+        return cls(stacks=stacks, complete=complete, **{name: concat_tables(parts) for name, parts in tables.items()})
 
     @classmethod
     def from_summary(cls, frame: pd.DataFrame) -> MemoryProfile:
@@ -147,25 +214,29 @@ class MemoryProfile:
     def select(
         self,
         *,
-        role: str | None = None,
-        rank: int | None = None,
-        pool: str | None = None,
+        role: Strs = None,
+        rank: Ints = None,
+        collection: Ints = None,
+        step: Ints = None,
+        pool: Strs = None,
         time_range: tuple[int, int] | None = None,
         name: str | None = None,
         site: str | None = None,
         min_bytes: int | str | None = None,
         query: str | None = None,
     ) -> MemoryProfile:
-        """Keep some sources or blocks; what is kept is unchanged (true times, same ids).
+        """Keep some sources, time or blocks; what is kept is unchanged (true times, same ids).
 
         Parameters
         ----------
-        role, rank : optional
-            Keep the sources with this role or rank, with everything that belongs to them.
-        pool : str, optional
-            Keep blocks and pool totals of one pool.
+        role, rank, collection : value or values, optional
+            Keep these sources, with everything that belongs to them.
+        step : int or ints, optional
+            Keep the time from the first to the last of these profiler steps in each source.
+        pool : str or strs, optional
+            Keep blocks and totals of these pools.
         time_range : (int, int), optional
-            Keep blocks alive at some instant of ``[start_ns, end_ns)``.
+            Keep ``[start_ns, end_ns)``: samples inside it, and blocks alive at some instant of it.
         name, site : str, optional
             Keep blocks whose operator name or site contains this text.
         min_bytes : int or str, optional
@@ -176,43 +247,17 @@ class MemoryProfile:
         Raises
         ------
         InputError
-            If no source has the role or rank: the message lists what there is.
-        """
-        out = self._select_sources(role, rank)
-        blocks = out.blocks
-        keep = np.ones(len(blocks), dtype=bool)
-        if pool is not None:
-            keep &= (blocks["pool"] == pool).to_numpy()
-            other = (out.totals["scope"] == "pool") & (out.totals["component"] != pool)
-            out = replace(out, totals=out.totals[~other])
-        if time_range is not None:
-            start, end = time_range
-            keep &= (block_starts(out) < end) & (block_ends(out) > start)
-        if name is not None:
-            keep &= _codes_with(blocks["name"], name)
-        if site is not None:
-            sites = self.stacks["site"].astype(str).str.contains(site, regex=False).to_numpy(dtype=bool)
-            keep &= np.append(sites, False)[blocks["stack_id"].to_numpy()]
-        if min_bytes is not None:
-            keep &= (blocks["size_bytes"] >= parse_bytes(min_bytes)).to_numpy()
-        if query is not None:
-            keep &= blocks.index.isin(blocks.query(query).index)
-        return replace(out, blocks=blocks[keep])
+            If a role, rank, collection, step or pool matches nothing: the message lists what there is.
 
-    def _select_sources(self, role: str | None, rank: int | None) -> Self | MemoryProfile:
-        sources = self.sources
-        keep = np.ones(len(sources), dtype=bool)
-        for column, value in (("role", role), ("rank_id", rank)):
-            if value is not None:
-                keep &= (sources[column] == value).fillna(False).to_numpy(dtype=bool)
-                if not keep.any():
-                    there = ", ".join(str(v) for v in sources[column].drop_duplicates())
-                    raise InputError(f"no source with {column} {value!r}; there is: {there}")
-        if keep.all():
-            return self
-        numbers = sources.loc[keep, "source"]
-        parts = {name: getattr(self, name) for name in ("blocks", "totals", "marks", "ops")}
-        return replace(self, sources=sources[keep], **{k: v[v["source"].isin(numbers)] for k, v in parts.items()})
+        Notes
+        -----
+        The last four keep a part of the blocks of a series. Its recorded totals then no longer balance with them, so
+        that older memory is unknown (``complete`` is False) rather than wrong.
+        """
+        from .selection import Filter, apply_filter
+
+        wanted = Filter(role, rank, collection, step, pool, time_range, name, site, min_bytes, query)
+        return apply_filter(self, wanted)
 
     def frames(self, stack_id: int) -> tuple[str, ...]:
         """Return the frames of a stack, innermost first; empty for -1."""
@@ -283,7 +328,8 @@ def concat_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
         return filled[0].reset_index(drop=True)
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(column for part in filled for column in part.columns):
-        pieces = [part[name] if name in part else pd.Series(pd.NA, index=part.index, dtype="Int64") for part in filled]
+        like = next(part[name].dtype for part in filled if name in part)
+        pieces = [part[name] if name in part else _absent(name, like, part.index) for part in filled]
         if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
             columns[name] = union_categoricals(pieces)
         else:
@@ -291,7 +337,16 @@ def concat_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _codes_with(values: pd.Series, text: str) -> npt.NDArray[np.bool_]:
-    """Whether each value of a categorical column contains a text, decided once per category."""
-    hits = np.array([text in str(category) for category in values.cat.categories], dtype=bool)
-    return np.append(hits, False)[values.cat.codes.to_numpy()]
+def _absent(name: str, dtype: Any, index: pd.Index) -> pd.Series:
+    """Values of a column that a table lacks while another one has it."""
+    if name in STACK_COLUMNS:
+        return pd.Series(-1, index=index, dtype="int32")
+    if isinstance(dtype, pd.CategoricalDtype):
+        return pd.Series(pd.Categorical([None] * len(index), dtype.categories[:0]), index=index)
+    return pd.Series(pd.NA, index=index, dtype=dtype if str(dtype).startswith("UInt") else "Int64")
+
+
+def _renumbered(ids: pd.Series, old: pd.Series, first: int) -> Int64Array:
+    """New numbers of blocks whose table is renumbered from ``first`` on; -1 for one that is not there."""
+    known = pd.Index(old).get_indexer(ids)
+    return np.where(known < 0, -1, known + first).astype(np.int64)

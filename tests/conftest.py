@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)  # CI machines are slow and shared
+settings.load_profile("default")
 
 SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "samples"
 

@@ -164,6 +164,8 @@ def profile_of(
             "start_ns": pd.array([window[0]], dtype="Int64"),
             "end_ns": pd.array([window[1]], dtype="Int64"),
             "n_blocks": n,
+            "n_skipped": 0,
+            "n_repaired": 0,
             "n_open": sum(e is None for e in first_end),
             "status": "ok",
             "warnings": [()],

@@ -81,6 +81,8 @@ class Series:
     lives: dict[str, Lives]
     """``allocated`` and ``active``: they end differently."""
     origin: str
+    complete: bool = True
+    """Whether all its blocks are there; without some of them, recorded - live is not *older* memory."""
     release_shift_ns: int = 0
     """1 where a sample at a release still counts the released block: it then ends right after that instant."""
 
@@ -90,6 +92,10 @@ class Series:
         return np.append(self.t[1:] != self.t[:-1], True) if len(self.t) else np.empty(0, dtype=bool)
 
     def older(self, ledger: str = "allocated") -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return times, older bytes and tolerance in bytes at each settled sample; nothing if blocks are missing."""
+        return self.rest(ledger) if self.complete else (np.empty(0, dtype=np.int64),) * 3
+
+    def rest(self, ledger: str = "allocated") -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return times, recorded - live bytes, and tolerance in bytes, at each settled sample that has the ledger."""
         if ledger not in self.recorded:
             return (np.empty(0, dtype=np.int64),) * 3
@@ -104,6 +110,14 @@ class Series:
             return None
         at = int(np.argmax(values))
         return int(self.t[at]), int(values[at])
+
+    def edge_levels(self) -> tuple[int, int] | None:
+        """Return allocated bytes before the first event and after the last one, if totals were recorded."""
+        _, older, _ = self.rest()
+        if not len(older):
+            return None
+        after = np.array([self.window[1] + self.release_shift_ns])
+        return int(older[0]), int(older[-1] + self.lives["allocated"].bytes_at(after)[0])
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,7 @@ def iter_series(profile: MemoryProfile) -> Iterator[Series]:
         lives = {k: Lives.of(starts[rows], end[rows], sizes[rows]) for k, end in ends.items()}
         window = windows.loc[key[0]]
         one = _series(key, (int(window["start_ns"]), int(window["end_ns"])), samples, lives, rows)
+        one = replace(one, complete=profile.complete)
         if key[2] in MAY_COUNT_RELEASED:
             shifted = {k: Lives.of(starts[rows], end[rows] + 1, sizes[rows]) for k, end in ends.items()}
             other = replace(one, lives=shifted, release_shift_ns=1)
@@ -278,7 +293,7 @@ def _between_samples(series: Series, ledger: str, t: Int64Array, known: Int64Arr
     """Fill the instants without a sample: the last older level plus live blocks; reserved holds its last value."""
     if ledger not in series.recorded:
         return known
-    if ledger == "reserved":
+    if ledger == "reserved" or not series.complete:
         has = series.recorded[ledger] != NA_NS
         held = _held(series.t[has], series.recorded[ledger][has], t)
     else:

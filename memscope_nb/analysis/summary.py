@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..model import NA_NS, MemoryProfile, is_open
+from ..model import MemoryProfile, is_open
 from ..units import format_bytes
 from .series import balance, iter_series
 
@@ -23,7 +23,7 @@ def summarize(profile: MemoryProfile) -> pd.DataFrame:
     for one in iter_series(profile):
         whose, check = sources.loc[one.source], balance(one)
         allocated, reserved = one.peak("allocated"), one.peak("reserved")
-        level = one.recorded.get("allocated")
+        ends = one.edge_levels()
         n_open = int(is_open(profile.blocks.iloc[one.rows]).sum())
         rows.append(
             {
@@ -41,7 +41,7 @@ def summarize(profile: MemoryProfile) -> pd.DataFrame:
                 "peak_ns": allocated[0] if allocated else pd.NA,
                 "reserved_peak_bytes": reserved[1] if reserved else pd.NA,
                 "resident_peak_bytes": resident.get((one.source, one.device), pd.NA),
-                "end_bytes": int(level[level != NA_NS][-1]) if level is not None else pd.NA,
+                "end_bytes": ends[1] if ends else pd.NA,
                 "older_start_bytes": check.start_bytes if check else pd.NA,
                 "older_end_bytes": check.end_bytes if check else pd.NA,
                 "n_older_falls": check.n_falls if check else pd.NA,

@@ -212,6 +212,7 @@ class TimelineView:
         role = str(self.profile.sources.set_index("source").at[track[0].source, "role"])
         origins = {one.origin for one in track}
         caveat = {"rows": "from the totals written in the rows", "none": "no recorded totals: sum of the rows only"}
+        some = "" if self.profile.complete else "a selection of blocks: the band below them also holds all others"
         return {
             "label": f"{track[0].pool} · {self.line.device}" + (f" · {role}" if several else ""),
             "pool": track[0].pool,
@@ -219,7 +220,7 @@ class TimelineView:
             "peak": {key: [at[0] - self.t0, at[1]] for key, at in peaks.items() if at},
             "has_active": peaks["active"] is not None,
             "has_reserved": peaks["reserved"] is not None,
-            "caveat": "; ".join(caveat[origin] for origin in sorted(origins & set(caveat))),
+            "caveat": "; ".join(filter(None, [some, *(caveat[o] for o in sorted(origins & set(caveat)))])),
             "older_base": _base(self.steps[f"older_{k}"]),
             "active_base": _base(self.steps[f"active_{k}"]),
         }
@@ -348,7 +349,7 @@ def _window_steps(one: Series, ledger: str, t0: int) -> Steps:
         level = one.recorded.get(ledger, np.empty(0, dtype=np.int64))
         t, level = one.t[level != NA_NS] if len(level) else level, level[level != NA_NS]
     else:
-        t, level, _ = one.older(ledger)
+        t, level, _ = one.rest(ledger)
     if not len(t) and ledger == "allocated":  # nothing recorded: the curve is the sum of the rows
         t, level = np.array([one.window[0]], dtype=np.int64), np.zeros(1, dtype=np.int64)
     return _clipped(t, level, one.window, t0)

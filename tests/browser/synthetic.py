@@ -130,11 +130,18 @@ def _blocks(rng: np.random.Generator, n: int, series: int, n_names: int) -> dict
     life = np.minimum(life, within)
     life[rng.random(n) < 0.002] = 0
     end = np.minimum(at + life, high)
+    reuse = np.flatnonzero(rng.random(n) < 0.03)  # the next block of an operator starts as another one ends
+    before = rng.integers(0, n, len(reuse))
+    free = ~np.isin(before, reuse) & (end[before] < high[before])
+    reuse, before = reuse[free], before[free]
+    at[reuse], high[reuse] = end[before], high[before]
+    end[reuse] = np.minimum(at[reuse] + life[reuse], high[reuse])
     is_open = (rng.random(n) < min(0.005, 40 / n)) & (end > at)
     end = np.where(is_open, high, end)
     size = 512 * (1 + (2 ** (rng.random(n) * 12)).astype(np.int64) * np.where(kind < 3, 6, 1))
     cls = np.where(is_open, OPEN, np.array([1, 2, 2, 3, TRANSIENT])[kind])
     name = np.minimum((rng.exponential(0.16, n) * n_names).astype(np.int64), n_names - 1)
+    name[reuse] = name[before]
     at, end = at // 10 * 10, np.maximum(end // 10 * 10, at // 10 * 10)
     return {
         "start": at,

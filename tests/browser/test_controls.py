@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser.conftest import Opener, Shown, write_page
+from browser.pages import Opener, Show, Shown, write_page
 from browser.pixels import near
-from browser.synthetic import SPAN, make
+from browser.synthetic import RECORDED, SPAN, make
 
 from memscope_nb.view import theme
 
 pytestmark = pytest.mark.browser
-Show = Callable[..., Shown]
 S = 1_000_000_000
 
 
@@ -261,3 +259,36 @@ def test_resize_lays_out_again(show: Show) -> None:
     row = shown.page.locator(".ms-row").nth(3).bounding_box()
     _, top = shown.at("gantt", state["x0"], 3 * state["rowPx"])
     assert abs(row["y"] - top) < 1.5
+
+
+def test_recordings_can_be_chosen(show: Show) -> None:
+    shown = show(make(400))
+    select = shown.page.get_by_label("Recording")
+    assert select.input_value() == ""
+    select.select_option("1")
+    shown.settle()
+    state = shown.state()
+    start, end = RECORDED[1]
+    assert 0 < start - state["x0"] < (end - start) / 20
+    assert state["x1"] >= end
+    assert select.input_value() == "1"
+    select.select_option("")
+    shown.settle()
+    assert (shown.state()["x0"], shown.state()["x1"]) == SPAN
+
+
+def test_mostly_empty_timeline_starts_at_the_peak(show: Show) -> None:
+    """Short recordings far apart would be slivers: the page opens on the one that holds the peak."""
+    made = make(400, second=False)
+    far = 400 * S
+    made.header["window"] = made.header["span"] = [0, far]
+    made.header["segments"][0]["end"] = far
+    shown = show(made)
+    peak_t = made.header["series"][0]["peak"]["allocated"][0]
+    holder = next(window for window in RECORDED if window[0] <= peak_t < window[1])
+    state = shown.state()
+    assert holder[0] - S < state["x0"] <= holder[0]
+    assert holder[1] <= state["x1"] < holder[1] + S
+    shown.page.get_by_role("button", name="Reset").click()
+    shown.settle()
+    assert (shown.state()["x0"], shown.state()["x1"]) == (0, far)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from browser.conftest import Shown
+from browser.pages import Show, Shown
 from browser.pixels import near
 from browser.synthetic import RECORDED, SPAN, Synthetic, make
 
 from memscope_nb.view import theme
 
 pytestmark = pytest.mark.browser
-Show = Callable[..., Shown]
 LEDGERS = ("allocated", "active", "reserved", "older", "resident")
 
 
@@ -39,6 +37,23 @@ def test_values_equal_numpy(show: Show) -> None:
     flat = [value for line in wanted for value in line]
     assert None in flat  # the gap was asked for too
     assert any(line[0] != line[1] for line in wanted)  # late blocks make active differ
+
+
+def test_negative_bases_are_added(show: Show) -> None:
+    """Totals that fall below the live blocks: steps are stored from a negative base."""
+    made = make(800)
+    instants = [t for t in _instants(made, 60) if t >= 0]
+    wanted = [[made.value(ledger, t) for ledger in ("allocated", "active", "older")] for t in instants]
+    for ledger, base in (("older", -(7 << 20)), ("active", -(9 << 20))):
+        made.header["series"][0][f"{ledger}_base"] = base
+        stored = made.columns[f"{ledger}_v_0"]
+        made.columns[f"{ledger}_v_0"] = np.where(stored > 0, stored - base, 0)
+    got = show(made).js(
+        """ts => ts.map(t => ['allocated', 'active', 'older'].map(key => {
+             const v = memscope.valueAt(key, t); return Number.isNaN(v) ? null : v; }))""",
+        instants,
+    )
+    assert got == wanted
 
 
 def test_snapshot_equals_brute_force(show: Show) -> None:

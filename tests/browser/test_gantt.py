@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.conftest import Shown
+from browser.pages import Show, Shown
 from browser.pixels import near
 from browser.synthetic import CLASSES, OPEN, SPAN, Synthetic, make
 
 from memscope_nb.view import theme
 
 pytestmark = pytest.mark.browser
-Show = Callable[..., Shown]
 
 
 def _rank(made: Synthetic) -> list[str]:
@@ -121,6 +120,11 @@ def test_lanes_never_collide(show: Show) -> None:
         alive = max(int(((start <= t) & (t < end) & (name == op)).sum()) for t in start[name == op])
         assert lane[name == op].max() + 1 == max(alive, 1)  # no lane more than needed
     assert clashes == 0
+    for i in np.flatnonzero(end > start)[::7]:
+        busy = set(lane[(name == name[i]) & (start <= start[i]) & (start[i] < end)].tolist())
+        assert set(range(lane[i])) <= busy  # the lowest free one
+    touching = sum(bool(((name == name[i]) & (end == start[i])).any()) for i in range(len(start)))
+    assert touching > 20
 
 
 def test_bars_are_drawn_where_they_belong(show: Show) -> None:

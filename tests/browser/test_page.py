@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser.conftest import Opener, Shown, write_page
+from browser.pages import Opener, Show, write_page
 from browser.pixels import near
 from browser.synthetic import HOSTILE, Synthetic, make
 
 from memscope_nb.view import theme, viewer
 
-Show = Callable[..., Shown]
 browser = pytest.mark.browser
 
 
@@ -257,6 +255,9 @@ def test_nothing_is_recorded(show: Show, instant: bool) -> None:
     shown = show(made)
     assert shown.state()["status"] == "No block in view."
     assert shown.state()["gaps"] == ([[7, 107]] if instant else [[0, 60_000_000_000]])
+    draws = shown.state()["draws"]
+    shown.page.wait_for_timeout(300)
+    assert shown.state()["draws"] == draws  # at rest
     assert "no recording here" in shown.hover("curve", 50 if instant else 30_000_000_000, 50)
 
 

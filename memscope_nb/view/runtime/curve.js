@@ -1,0 +1,150 @@
+// The curve figure and the overview: steps to glyph data, the legend, the peak, gaps and step lines.
+
+import { el, place } from "./dom.js";
+import { bytes, offset } from "./format.js";
+import { highest, stepArea, stepLine, thinSteps } from "./steps.js";
+
+export const LEDGER_TEXT = {
+  allocated: "allocated",
+  active: "active",
+  reserved: "reserved",
+  resident: "resident",
+};
+const MAX_STEP_LINES = 300;
+
+/** Thinned curves that a view shows: the ledgers that exist and are switched on, and the older band. */
+export function visibleCurves(viewer) {
+  const { timeline, series, view, hidden } = viewer;
+  const all = { ...series.curves, ...(timeline.resident ? { resident: timeline.resident } : {}) };
+  const shown = {};
+  for (const [key, curve] of Object.entries(all)) {
+    if (!hidden.has(key)) shown[key] = thinSteps(curve, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
+  }
+  return shown;
+}
+
+/** Marker, line and label of the peak; seen from elsewhere, the label tells on which side it lies. */
+function drawPeak(viewer, top) {
+  const { figures, refs, view } = viewer;
+  const peak = viewer.hidden.has("allocated") ? null : viewer.series.info.peak?.allocated;
+  const shown = peak && peak[1] <= top;
+  const inView = shown && peak[0] >= view.x0 && peak[0] <= view.x1;
+  figures.model("peak-line").location = shown ? peak[1] : null;
+  figures.setData("peak", inView ? { x: [peak[0]], y: [peak[1]] } : { x: [], y: [] });
+  refs.peakLabel.hidden = !shown;
+  if (!shown) return;
+  const frame = figures.frame("curve");
+  const before = peak[0] < view.x0 ? "← " : "";
+  const after = peak[0] > view.x1 ? " →" : "";
+  refs.peakLabel.textContent = `${before}peak ${bytes(peak[1])} at ${offset(peak[0])}${after}`;
+  const fraction = Math.min(Math.max((peak[0] - view.x0) / (view.x1 - view.x0), 0), 1);
+  const x = frame.left + fraction * frame.width;
+  const left = fraction > 0.6 ? x - refs.peakLabel.offsetWidth - 9 : x + 9;
+  place(refs.peakLabel, { left, top: frame.top + frame.height * (1 - peak[1] / top) - 19 });
+}
+
+function drawGaps(viewer) {
+  const { figures, refs, view, series } = viewer;
+  const inView = series.gaps.filter(([from, to]) => from < view.x1 && to > view.x0);
+  const strips = {
+    x0: inView.map((gap) => Math.max(gap[0], view.x0)),
+    x1: inView.map((gap) => Math.min(gap[1], view.x1)),
+  };
+  figures.setData("curve-gaps", strips);
+  figures.setData("gantt-gaps", strips);
+  const frame = figures.frame("curve");
+  const px = frame.width / (view.x1 - view.x0);
+  const labels = [];
+  for (const [from, to] of inView) {
+    const left = Math.max(from, view.x0);
+    const width = (Math.min(to, view.x1) - left) * px;
+    if (width < 58) continue;
+    const label = el("span", { class: "ms-gap", text: "no recording" });
+    place(label, { left: frame.left + (left - view.x0) * px, width, top: frame.top + frame.height / 2 - 9 });
+    labels.push(label);
+  }
+  refs.gapLabels.replaceChildren(...labels);
+}
+
+/** Step boundaries inside the view; none where they would only be a grey veil. */
+export function stepEdges(viewer) {
+  const { x0, x1 } = viewer.view;
+  const edges = new Set();
+  for (const step of viewer.timeline.header.steps) {
+    for (const t of [step.start, step.end]) if (t > x0 && t < x1) edges.add(t);
+  }
+  return edges.size > MAX_STEP_LINES ? [] : [...edges];
+}
+
+function drawStepLines(viewer, top) {
+  const x = stepEdges(viewer);
+  viewer.figures.setData("steps", { x, y0: x.map(() => 0), y1: x.map(() => top) });
+}
+
+/** Draw everything of the curve figure for the current view. Returns the thinned curves. */
+export function drawCurve(viewer) {
+  const { figures, view } = viewer;
+  const shown = visibleCurves(viewer);
+  const top = Math.max(...Object.values(shown).map(highest), 1024) * 1.13;
+  const empty = { x: [], y: [] };
+  for (const key of ["allocated", "active", "reserved", "resident"]) {
+    figures.setData(key, shown[key] ? stepLine(shown[key], view.x1) : empty);
+  }
+  figures.setData("fill", shown.allocated ? stepArea(shown.allocated, view.x1) : empty);
+  figures.setData("older", shown.older ? stepArea(shown.older, view.x1) : empty);
+  figures.model("curve").y_range.setv({ start: 0, end: top });
+  drawStepLines(viewer, top);
+  drawPeak(viewer, top);
+  drawGaps(viewer);
+  return shown;
+}
+
+/** The legend above the plot; every entry switches its curve. */
+export function buildLegend(viewer) {
+  const { refs, timeline, series } = viewer;
+  const keys = ["older", ...Object.keys(series.curves).filter((key) => key !== "older")];
+  const items = [...keys, ...(timeline.resident ? ["resident"] : [])].map((key) => {
+    const text =
+      key === "older"
+        ? "older than the window"
+        : key === "resident"
+          ? timeline.header.resident.label || "resident (process)"
+          : LEDGER_TEXT[key];
+    const toggle = () => {
+      if (!viewer.hidden.delete(key)) viewer.hidden.add(key);
+      button.setAttribute("aria-pressed", String(!viewer.hidden.has(key)));
+      viewer.redraw();
+    };
+    const button = el(
+      "button",
+      { type: "button", class: "ms-key", "aria-pressed": String(!viewer.hidden.has(key)), on: { click: toggle } },
+      el("span", { class: `ms-line ms-line-${key}` }),
+      el("bdi", { text }),
+    );
+    return button;
+  });
+  const peaks = el("span", { class: "ms-peaks" }, el("span", { text: "peaks" }));
+  for (const [key, peak] of Object.entries(series.info.peak ?? {})) {
+    peaks.append(
+      el("button", {
+        type: "button",
+        class: "ms-peak-go",
+        title: `Highest ${LEDGER_TEXT[key] ?? key} of the timeline: ${peak[1]} B at ${offset(peak[0])}; click to go there`,
+        text: `${LEDGER_TEXT[key] ?? key} ${bytes(peak[1])}`,
+        on: { click: () => viewer.goTo(peak[0]) },
+      }),
+    );
+  }
+  refs.legend.replaceChildren(...items, ...(peaks.childElementCount > 1 ? [peaks] : []));
+}
+
+/** The strip of the whole timeline, drawn anew for every size. */
+export function drawOverview(viewer) {
+  const { figures, timeline } = viewer;
+  const [start, end] = timeline.header.span;
+  const plot = figures.model("overview");
+  // BokehJS repaints an axis only when its range changes, and would leave the ticks of an earlier layout standing
+  plot.x_range.setv({ start, end: plot.x_range.end === end ? end + 1 : end });
+  plot.y_range.setv({ start: 0, end: Math.max(highest(timeline.overview), 1) * 1.05 });
+  figures.setData("overview", stepArea(timeline.overview, end));
+}

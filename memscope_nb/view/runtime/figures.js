@@ -1,0 +1,67 @@
+// The Bokeh document: opened below given elements, addressed by model names, recoloured for a theme.
+
+import { byteTick, timeTicks } from "./format.js";
+
+const PLOTS = ["overview", "curve", "gantt"];
+
+/** Open the document that Python built. `hosts` = element per plot. */
+export async function openFigures(Bokeh, docJson, hosts) {
+  const root_ids = docJson.roots.map((root) => root.id);
+  const roots = Object.fromEntries(
+    docJson.roots.map((root) => [root.id, hosts[root.attributes.name.replace("ms-", "")]]),
+  );
+  const [views] = await Bokeh.embed.embed_items({ memscope: docJson }, [{ docid: "memscope", root_ids, roots }]);
+  const doc = views.roots[0].model.document;
+  const model = (name) => doc.get_model_by_name(`ms-${name}`);
+  for (const name of PLOTS) model(`${name}-time`).doFormat = (ticks) => timeTicks(Array.from(ticks));
+  model("curve-bytes").doFormat = (ticks) => Array.from(ticks, byteTick);
+  const viewOf = (name) => views.get(model(name));
+
+  return {
+    model,
+    range: model("x"),
+    setData(name, columns) {
+      model(`${name}-data`).data = columns;
+    },
+    /** Where the data area of a plot lies inside its host, in px. */
+    frame(name) {
+      const { left, top, width, height } = viewOf(name).frame.bbox;
+      return { left, top, width, height };
+    },
+    /** Call back when a plot has a new size. */
+    onLayout(run) {
+      for (const name of PLOTS) {
+        model(name).properties.inner_width.change.connect(run);
+        model(name).properties.inner_height.change.connect(run);
+      }
+    },
+    onRange(run) {
+      model("x").properties.start.change.connect(run);
+      model("x").properties.end.change.connect(run);
+    },
+    /** Dragging pans, or (true) zooms to the box. */
+    dragZooms(on) {
+      for (const name of ["curve", "gantt"]) {
+        model(`${name}-pan`).active = !on;
+        model(`${name}-box`).active = on;
+      }
+    },
+    close() {
+      for (const root of doc.roots()) views.get(root)?.remove();
+      doc.clear();
+    },
+  };
+}
+
+/** Give the glyphs the colours of a theme. */
+export function colourFigures(figures, theme) {
+  const glyph = (name) => figures.model(`${name}-glyph`).glyph;
+  for (const [ledger, colour] of Object.entries(theme.ledgers)) glyph(ledger).line_color = { value: colour };
+  glyph("fill").fill_color = { value: theme.allocated_fill };
+  glyph("overview").fill_color = { value: theme.allocated_fill };
+  glyph("overview").line_color = { value: theme.allocated_fill };
+  glyph("older").fill_color = { value: theme.older };
+  glyph("peak").fill_color = { value: theme.peak };
+  glyph("selected").line_color = { value: theme.selection };
+  figures.model("peak-line").line_color = theme.peak;
+}

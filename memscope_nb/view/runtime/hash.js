@@ -1,0 +1,28 @@
+// The window in the address: #x0=…&x1=… in ns offsets.
+
+const DELAY_MS = 250;
+
+/** Read the window from the address, or null. */
+export function readHash(text) {
+  const found = /[#&]x0=(-?\d+)&x1=(-?\d+)/.exec(text);
+  if (!found) return null;
+  const [x0, x1] = [Number(found[1]), Number(found[2])];
+  return Number.isSafeInteger(x0) && Number.isSafeInteger(x1) && x0 < x1 ? [x0, x1] : null;
+}
+
+/** A function that writes the window a moment after the last call; pages that may not, do without. */
+export function hashWriter(viewer) {
+  let timer = 0;
+  viewer.onDestroy(() => clearTimeout(timer));
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const { x0, x1 } = viewer.view;
+      try {
+        window.history.replaceState(null, "", `#x0=${Math.round(x0)}&x1=${Math.round(x1)}`);
+      } catch {
+        // A page without an origin (sandboxed frame) may refuse: links between segments still carry the window.
+      }
+    }, DELAY_MS);
+  };
+}

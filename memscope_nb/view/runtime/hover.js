@@ -1,0 +1,171 @@
+// Pointer over the figures: tooltips with exact numbers, the cross line, and what a click selects.
+
+import { data, el, place } from "./dom.js";
+import { bytes, bytesExact, clip, count, duration, offset, offsetAbout } from "./format.js";
+import { hitGantt } from "./gantt.js";
+import { siteOf } from "./panel.js";
+import { aliveAtStart, snapshotAt } from "./timeline.js";
+
+const CLICK_PX = 4;
+
+function tipRow(term, value) {
+  return el("tr", {}, el("th", { scope: "row" }, typeof term === "string" ? el("span", { text: term }) : term), el("td", { text: value }));
+}
+
+function nameOf(viewer, op) {
+  return clip(viewer.timeline.header.names[op], 120) || "(no name)";
+}
+
+function barTip(viewer, block) {
+  const { series, timeline } = viewer;
+  const open = series.class[block] === timeline.openClass;
+  const site = siteOf(viewer, block);
+  const table = el(
+    "table",
+    {},
+    tipRow("size", bytesExact(series.size[block])),
+    tipRow("start", offset(series.start[block])),
+    tipRow("end", open ? "open (not released)" : offset(series.end[block])),
+    tipRow("duration", `${open ? "at least " : ""}${duration(series.end[block] - series.start[block])}`),
+    tipRow("lifetime", timeline.header.classes[series.class[block]]?.label ?? ""),
+    tipRow("alive at its start", `${count(aliveAtStart(series, block))} of this operator`),
+  );
+  const foot = site ? el("p", { class: "ms-tip-site" }, data(clip(site, 300))) : null;
+  return [el("h3", {}, data(nameOf(viewer, series.name[block])), ` #${series.id[block]}`), table, foot];
+}
+
+function areaTip(viewer, area) {
+  const { rows, series } = viewer;
+  const isRest = area.row >= rows.names.length;
+  const title = isRest ? el("span", { text: `rest: ${count(rows.rest.length)} operators` }) : data(nameOf(viewer, rows.names[area.row]));
+  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
+  const blocks = (n) => `${count(n)} block${n === 1 ? "" : "s"}`;
+  const largest = `${bytes(series.size[area.largest])} for ${duration(series.end[area.largest] - series.start[area.largest])}`;
+  const table = el(
+    "table",
+    {},
+    tipRow(`live at ${offsetAbout(area.t, step)}`, `${bytes(area.bytes)} · ${blocks(area.blocks)}`),
+    tipRow("highest in this column", `${bytes(area.most)} · ${blocks(area.mostBlocks)}`),
+    tipRow("at", offset(area.mostAt)),
+    tipRow(isRest ? `largest (${nameOf(viewer, series.name[area.largest])})` : "largest block", largest),
+  );
+  return [el("h3", {}, title, " live bytes"), table, el("p", { class: "ms-tip-site", text: "only blocks not drawn one by one; click picks the largest" })];
+}
+
+function curveTip(viewer, t) {
+  const now = snapshotAt(viewer.timeline, viewer.series, t);
+  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
+  const title = el("h3", { text: offsetAbout(t, step) });
+  if (Number.isNaN(now.ledgers.allocated)) {
+    const resident = now.ledgers.resident >= 0 ? el("table", {}, tipRow("resident", bytes(now.ledgers.resident))) : null;
+    return [title, el("p", { text: "no recording here" }), resident];
+  }
+  const table = el("table", {});
+  for (const key of ["allocated", "active", "reserved", "resident"]) {
+    const value = now.ledgers[key];
+    if (value !== undefined) table.append(tipRow(key, Number.isNaN(value) ? "no data" : bytes(value)));
+  }
+  table.append(tipRow("live blocks", count(now.blocks)));
+  const top = el("table", { class: "ms-tip-top" });
+  for (const item of now.top) top.append(tipRow(data(nameOf(viewer, item.name)), `${bytes(item.bytes)} · ${count(item.blocks)}`));
+  if (now.restNames) top.append(tipRow(`rest: ${count(now.restNames)} operators`, bytes(now.rest)));
+  top.append(tipRow("older than the window", bytes(now.ledgers.older)));
+  return [title, table, top];
+}
+
+function showTip(viewer, event, content) {
+  const { tip, root } = viewer.refs;
+  tip.replaceChildren(...content.filter(Boolean));
+  tip.hidden = false;
+  const base = root.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  let left = event.clientX + 16;
+  let top = event.clientY + 18;
+  if (left + width > Math.min(base.right, window.innerWidth) - 8) left = event.clientX - width - 14;
+  if (top + height > window.innerHeight - 8) top = Math.max(event.clientY - height - 14, 8);
+  place(tip, { left: Math.max(left, 4) - base.left, top: top - base.top });
+}
+
+/** Place of an event inside the frame of a plot, or null outside. */
+function inFrame(viewer, name, event) {
+  const box = viewer.refs[name].getBoundingClientRect();
+  const frame = viewer.figures.frame(name);
+  const x = event.clientX - box.left - frame.left;
+  const y = event.clientY - box.top - frame.top;
+  return x >= 0 && y >= 0 && x <= frame.width && y <= frame.height ? { x, y } : null;
+}
+
+function crossAt(viewer, at) {
+  for (const name of ["curve", "gantt"]) {
+    const line = viewer.refs[`${name}Cross`];
+    line.hidden = !at;
+    if (!at) continue;
+    const frame = viewer.figures.frame(name);
+    place(line, { left: frame.left + at.x, top: frame.top, height: frame.height });
+  }
+}
+
+function hide(viewer) {
+  viewer.refs.tip.hidden = true;
+  crossAt(viewer, null);
+}
+
+/** Content of the tooltip at a place of a plot, or null. */
+function contentAt(viewer, name, at) {
+  if (name === "curve") return curveTip(viewer, viewer.timeAt(at.x));
+  const hit = hitGantt(viewer, at.x, at.y);
+  if (!hit) return null;
+  return hit.kind === "bar" ? barTip(viewer, hit.block) : areaTip(viewer, hit.area);
+}
+
+function hover(viewer, name, event) {
+  const at = inFrame(viewer, name, event);
+  if (!at || event.buttons) {
+    hide(viewer);
+    return;
+  }
+  crossAt(viewer, at);
+  const content = contentAt(viewer, name, at);
+  if (content) showTip(viewer, event, content);
+  else viewer.refs.tip.hidden = true;
+}
+
+function click(viewer, event) {
+  const at = inFrame(viewer, "gantt", event);
+  if (!at) return;
+  const hit = hitGantt(viewer, at.x, at.y);
+  if (!hit) viewer.select(-1);
+  else viewer.select(hit.kind === "bar" ? hit.block : hit.area.largest);
+}
+
+/** Listen to the pointer over curve and Gantt. */
+export function listenToPointer(viewer) {
+  const { refs } = viewer;
+  for (const name of ["curve", "gantt"]) {
+    const host = refs[name];
+    let waiting = null;
+    let down = null;
+    const later = () => {
+      const event = waiting;
+      waiting = null;
+      if (event && !viewer.closed) hover(viewer, name, event);
+    };
+    host.addEventListener("pointermove", (event) => {
+      if (!waiting) requestAnimationFrame(later);
+      waiting = event;
+    }, true);
+    host.addEventListener("pointerleave", () => {
+      waiting = null;
+      hide(viewer);
+    });
+    host.addEventListener("pointerdown", (event) => {
+      down = event.button === 0 ? event : null;
+      hide(viewer);
+    }, true);
+    host.addEventListener("pointerup", (event) => {
+      const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < CLICK_PX;
+      if (still && name === "gantt") click(viewer, event);
+      down = null;
+    }, true);
+  }
+}

@@ -1,0 +1,122 @@
+// The panel of the selected block: facts, stack with its site first and plumbing folded, overlapping blocks.
+
+import { data, el, facts } from "./dom.js";
+import { bytes, bytesExact, clip, count, durationExact, epoch, offset } from "./format.js";
+import { aliveAtStart, overlapping } from "./timeline.js";
+
+const MOST_OVERLAPS = 20;
+const KINDS = [
+  "no stack: the recording holds none for this block",
+  "own stack",
+  "stack of the forward operator with the same sequence number",
+];
+
+/** Frames of a block's stack, its site (-1 unknown) and how it was found. */
+export function stackOf(viewer, block) {
+  const { header } = viewer.timeline;
+  const stack = viewer.series.stack[block] - 1;
+  if (stack < 0) return { frames: [], site: -1, kind: KINDS[0] };
+  const frames = header.stacks[stack].map((f) => ({ text: header.frames[f], plumbing: header.plumbing[f] === 1 }));
+  return { frames, site: header.sites[stack], kind: KINDS[viewer.series.kind[block]] ?? KINDS[0] };
+}
+
+/** Text of the site of a block, or null. */
+export function siteOf(viewer, block) {
+  const { frames, site } = stackOf(viewer, block);
+  return site >= 0 && frames[site] ? frames[site].text : null;
+}
+
+function classText(viewer, block) {
+  return viewer.timeline.header.classes[viewer.series.class[block]]?.label ?? "";
+}
+
+function blockFacts(viewer, block) {
+  const { series, timeline } = viewer;
+  const { header } = timeline;
+  const [start, end] = [series.start[block], series.end[block]];
+  const open = series.class[block] === timeline.openClass;
+  const late = series.activeEnd[block] - end;
+  const { label, pool, device } = series.info;
+  return facts([
+    ["size", bytesExact(series.size[block])],
+    ["lifetime", classText(viewer, block)],
+    ["start", offset(start)],
+    ["end", open ? `not released; recorded until ${offset(end)}` : offset(end)],
+    ["duration", open ? `at least ${durationExact(end - start)}` : durationExact(end - start)],
+    ["still active", late > 0 ? `${durationExact(late)} after its end` : null],
+    ["started", epoch(header.t0_ns, start)],
+    ["ended", open ? null : epoch(header.t0_ns, end)],
+    ["block", `#${series.id[block]}`],
+    ["pool", [pool ?? label, device].filter((item) => item !== null && item !== undefined && item !== "").join(" · ")],
+  ]);
+}
+
+function frameItem(frame, index, isSite) {
+  return el("li", { class: isSite ? "ms-frame ms-frame-site" : "ms-frame", value: index + 1 }, data(frame.text));
+}
+
+/** All frames, innermost first; runs of plumbing become a closed <details>. */
+function frameList(frames, site) {
+  const list = el("ol", { class: "ms-frames" });
+  for (let i = 0; i < frames.length; ) {
+    let to = i;
+    while (to < frames.length && frames[to].plumbing && to !== site) to += 1;
+    if (to === i) {
+      list.append(frameItem(frames[i], i, i === site));
+      i += 1;
+      continue;
+    }
+    const text = `${to - i} framework frame${to - i > 1 ? "s" : ""}`;
+    const inner = el("ol", {}, ...frames.slice(i, to).map((frame, k) => frameItem(frame, i + k, false)));
+    list.append(el("li", { class: "ms-fold" }, el("details", {}, el("summary", { text }), inner)));
+    i = to;
+  }
+  return list;
+}
+
+function stackPart(viewer, block) {
+  const { frames, site, kind } = stackOf(viewer, block);
+  const part = el("section", {}, el("h3", { text: "Call stack" }), el("p", { class: "ms-kind", text: kind }));
+  if (!frames.length) return part;
+  if (site >= 0) part.append(el("p", { class: "ms-site" }, el("b", { text: "site " }), data(frames[site].text)));
+  part.append(frameList(frames, site));
+  return part;
+}
+
+function overlapPart(viewer, block) {
+  const { series } = viewer;
+  const found = overlapping(series, block);
+  const title = `${count(found.length)} overlapping block${found.length === 1 ? "" : "s"} of this operator`;
+  const list = el("ul", { class: "ms-overlaps" });
+  for (const i of found.slice(0, MOST_OVERLAPS)) {
+    const jump = el("button", { type: "button", class: "ms-link", text: `#${series.id[i]}` });
+    jump.addEventListener("click", () => viewer.select(i, true));
+    list.append(el("li", {}, jump, ` ${bytes(series.size[i])} · ${offset(series.start[i])}`));
+  }
+  const part = el("section", {}, el("h3", { text: title }), list);
+  if (found.length > MOST_OVERLAPS) {
+    part.append(el("p", { class: "ms-kind", text: `the ${MOST_OVERLAPS} largest are listed` }));
+  }
+  return part;
+}
+
+/** Show the selected block, or what to do. */
+export function drawPanel(viewer) {
+  const { refs, series, selected, timeline } = viewer;
+  if (selected < 0) {
+    refs.panel.replaceChildren(
+      el("p", { class: "ms-hint", text: "Click a bar for its facts and call stack. Click an operator's name to see only that operator." }),
+      el("p", { class: "ms-hint", text: "Grey areas are live bytes of blocks too short, or too many, to draw one by one; a click there picks the largest of them. Zoom in to take them apart." }),
+      el("p", { class: "ms-hint", text: "Drag pans, the wheel zooms. Keys: arrows, + and −, Home, Esc." }),
+    );
+    return;
+  }
+  const alive = aliveAtStart(series, selected);
+  refs.panel.replaceChildren(
+    el("h2", {}, data(clip(timeline.header.names[series.name[selected]], 20000) || "(no name)")),
+    blockFacts(viewer, selected),
+    el("p", { class: "ms-kind", text: `${count(alive)} block${alive === 1 ? "" : "s"} of this operator alive at its start, this one included` }),
+    stackPart(viewer, selected),
+    overlapPart(viewer, selected),
+  );
+}

@@ -1,0 +1,100 @@
+// The fixed part of a viewer's DOM. Returns the elements that the rest of the runtime fills.
+
+import { el } from "./dom.js";
+
+function labelled(text, input, hint) {
+  return el("label", { class: "ms-field", title: hint }, el("span", { text }), input);
+}
+
+function options(values) {
+  return values.map(([value, text]) => el("option", { value, text }));
+}
+
+function controlBar(refs) {
+  const input = (name, attributes) => (refs[name] = el("input", { autocomplete: "off", ...attributes }));
+  const time = { type: "text", inputmode: "decimal", size: 13, spellcheck: "false" };
+  refs.top = el("select", {}, ...options([10, 20, 30, 60].map((n) => [n, n])));
+  refs.top.value = "30";
+  refs.series = el("select", {});
+  refs.seriesField = labelled("Series", refs.series, "Series are shown one at a time and never added to each other");
+  refs.source = el("select", {});
+  refs.sourceField = labelled("Recording", refs.source, "Zoom to one recorded window");
+  refs.minText = el("output", { class: "ms-min", text: "all" });
+  refs.drag = el("button", { type: "button", "aria-pressed": "false", text: "Zoom by dragging" });
+  refs.reset = el("button", { type: "button", text: "Reset", title: "Show the whole segment (Home)" });
+  refs.classes = el("fieldset", { class: "ms-classes" }, el("legend", { text: "Lifetime" }));
+  refs.error = el("span", { class: "ms-error", role: "status" });
+  return el(
+    "div",
+    { class: "ms-controls" },
+    labelled("Left", input("left", { ...time }), "ms, Enter applies"),
+    labelled("Right", input("right", { ...time }), "ms, Enter applies"),
+    el("span", { class: "ms-unit", text: "ms" }),
+    refs.reset,
+    refs.drag,
+    refs.sourceField,
+    labelled("Operator", input("filter", { type: "search", size: 16, placeholder: "part of a name" })),
+    labelled("Top", refs.top, "Rows: operators by bytes alive at the peak"),
+    labelled("Min size", input("min", { type: "range", min: 0, max: 40, value: 0, step: 1 })),
+    refs.minText,
+    refs.seriesField,
+    refs.classes,
+    refs.error,
+  );
+}
+
+function buildHeader(refs) {
+  refs.title = el("h1", {});
+  refs.subtitle = el("span", { class: "ms-subtitle" });
+  refs.facts = el("span", { class: "ms-headfacts" });
+  refs.index = el("a", { text: "All timelines" });
+  refs.prev = el("a", { text: "← Prev", rel: "prev" });
+  refs.segment = el("span", { class: "ms-segment" });
+  refs.next = el("a", { text: "Next →", rel: "next" });
+  return el(
+    "header",
+    { class: "ms-header" },
+    refs.title,
+    refs.subtitle,
+    refs.facts,
+    el("nav", { "aria-label": "Segments" }, refs.index, refs.prev, refs.segment, refs.next),
+  );
+}
+
+function buildPlots(refs) {
+  const figure = (name, label) => {
+    refs[name] = el("div", { class: "ms-bokeh" });
+    refs[`${name}Over`] = el("div", { class: "ms-over" });
+    return el("div", { class: `ms-figure ms-${name}`, role: "group", "aria-label": label }, refs[name], refs[`${name}Over`]);
+  };
+  refs.ribbon = el("div", { class: "ms-ribbon", "aria-label": "Phases, ranges and steps" });
+  refs.legend = el("div", { class: "ms-legend", role: "group", "aria-label": "Curves" });
+  refs.goPrev = el("button", { type: "button", class: "ms-go ms-go-prev", hidden: true });
+  refs.goNext = el("button", { type: "button", class: "ms-go ms-go-next", hidden: true });
+  refs.status = el("p", { class: "ms-status", role: "status" });
+  return el(
+    "div",
+    { class: "ms-plots" },
+    figure("overview", "Allocated bytes over the whole timeline, with the window shown"),
+    refs.ribbon,
+    refs.legend,
+    figure("curve", "Bytes over time"),
+    figure("gantt", "Blocks per operator over time"),
+    refs.goPrev,
+    refs.goNext,
+    refs.status,
+  );
+}
+
+/** Fill a root element with a viewer's skeleton. */
+export function buildSkeleton(root) {
+  const refs = { root };
+  refs.panel = el("aside", { class: "ms-panel", "aria-live": "polite", "aria-label": "Selected block" });
+  refs.tip = el("div", { class: "ms-tip", role: "tooltip", hidden: true });
+  refs.footer = el("footer", { class: "ms-footer" });
+  const header = buildHeader(refs);
+  const controls = controlBar(refs);
+  refs.main = el("div", { class: "ms-main", tabindex: "0", "aria-label": "Plots: arrows pan, + and - zoom" }, buildPlots(refs));
+  root.replaceChildren(header, controls, el("div", { class: "ms-body" }, refs.main, refs.panel), refs.footer, refs.tip);
+  return refs;
+}

@@ -1,0 +1,43 @@
+// Light or dark: which one, and its colours as custom properties of the root.
+
+import { colourFigures } from "./figures.js";
+
+/** "light" or "dark": what the host says, what JupyterLab says, what the system prefers. */
+export function themeName(host) {
+  if (host.theme === "light" || host.theme === "dark") return host.theme;
+  const lab = document.body.dataset.jpThemeLight;
+  if (lab) return lab === "false" ? "dark" : "light";
+  return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** Colour root and figures. */
+export function applyTheme(viewer, name) {
+  const theme = viewer.themes[name];
+  const { root } = viewer.refs;
+  viewer.theme = theme;
+  root.dataset.theme = name;
+  const set = (key, value) => root.style.setProperty(`--ms-${key}`, value);
+  for (const [key, value] of Object.entries(theme.css)) set(key, value);
+  for (const [key, value] of Object.entries(theme.classes)) set(`class-${key}`, value);
+  for (const [key, value] of Object.entries(theme.ledgers)) set(`line-${key}`, value);
+  set("line-older", theme.older);
+  set("area-low", theme.area[0]);
+  set("area-high", theme.area[1]);
+  colourFigures(viewer.figures, theme);
+}
+
+/** Follow changes of the theme while the viewer lives. */
+export function followTheme(viewer, host) {
+  const update = () => {
+    applyTheme(viewer, themeName(host));
+    viewer.redraw();
+  };
+  const query = window.matchMedia("(prefers-color-scheme: dark)");
+  query.addEventListener("change", update);
+  const watcher = new MutationObserver(update);
+  watcher.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  viewer.onDestroy(() => {
+    query.removeEventListener("change", update);
+    watcher.disconnect();
+  });
+}

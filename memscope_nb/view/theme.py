@@ -1,0 +1,82 @@
+"""Colours of the viewer, in one place: Python builds figures from them and hands them to the browser runtime.
+
+Lifetime classes and ledgers take their hues from the palette of Okabe and Ito, which people with a colour vision
+deficiency can tell apart. One mid grey serves text, grid and axes of the figures on both grounds, so that Bokeh needs
+no theme of its own; only the hues that are dim on a dark ground are lighter there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+CLASS_KEYS = ("older", "phase", "step", "fwdbwd", "transient", "open")
+"""Keys of the lifetime classes, in the order of the legend."""
+
+LEDGERS = ("allocated", "active", "reserved", "resident")
+"""Curves that a viewer can draw beside the *older* band."""
+
+FIGURE_GREY = "#77808c"
+SELECTION = "#d55e00"
+
+_LIGHT: dict[str, Any] = {
+    "css": {
+        "ground": "#ffffff",
+        "raised": "#f6f8fa",
+        "text": "#1c2733",
+        "muted": "#5c6875",
+        "border": "#d9dfe6",
+        "link": "#0062a3",
+        "mark": "#fff1d6",
+        "selection": SELECTION,
+    },
+    "classes": {
+        "older": "#8c939c",
+        "phase": "#0072b2",
+        "step": "#e69f00",
+        "fwdbwd": "#009e73",
+        "transient": "#56b4e9",
+        "open": "#cc79a7",
+    },
+    "ledgers": {"allocated": "#0072b2", "active": "#e69f00", "reserved": "#5f6873", "resident": "#cc79a7"},
+    "older": "#a4abb4",
+    "allocated_fill": "#56b4e9",
+    "peak": SELECTION,
+    "selection": SELECTION,
+    "no_data": "#9aa3ad",
+    "area": ["#c3cbd4", "#2a3642"],
+}
+
+_DARK: dict[str, Any] = {
+    **_LIGHT,
+    "css": {
+        "ground": "#14181d",
+        "raised": "#1c2229",
+        "text": "#e3e8ed",
+        "muted": "#9aa6b2",
+        "border": "#333c46",
+        "link": "#6cbcf0",
+        "mark": "#3d3117",
+        "selection": "#ff8a3d",
+    },
+    "classes": {**_LIGHT["classes"], "phase": "#3d9bd6", "older": "#7d8690"},
+    "ledgers": {"allocated": "#56b4e9", "active": "#e69f00", "reserved": "#aab3bd", "resident": "#d58db6"},
+    "older": "#69727c",
+    "allocated_fill": "#2b78a8",
+    "peak": "#ff8a3d",
+    "selection": "#ff8a3d",
+    "area": ["#39444f", "#d5dde5"],
+}
+
+
+def theme_json() -> dict[str, Any]:
+    """Return what the runtime needs: ``light`` and ``dark`` colours, ready for JSON.
+
+    ``css`` becomes custom properties ``--ms-…`` on the viewer's root, ``area`` is the ramp of live bytes from little
+    to much, the rest colours Bokeh glyphs.
+    """
+    return {"light": _LIGHT, "dark": _DARK}
+
+
+def light(key: str) -> Any:
+    """Return one colour (or group) of the light theme, which figures are first built with."""
+    return _LIGHT[key]

@@ -18,9 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from memscope_nb.view import theme
-from memscope_nb.view.bundle import boot_script, runtime_css, runtime_script
-from memscope_nb.view.codec import decode_payload
+from . import theme
+from .bundle import boot_script, runtime_css, runtime_script
+from .codec import decode_payload
 
 GUTTER_PX = 252
 """Width left of the plots, where the byte axis and the row labels stand."""

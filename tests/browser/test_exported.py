@@ -1,0 +1,153 @@
+"""Pages as `export_html` writes them: from files of a profiler to what a person sees, network cut."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser.pages import Opener
+from browser.pixels import near
+from tiny import op, record, row, write_collection
+
+import memscope_nb as ms
+from memscope_nb.model import MemoryProfile
+from memscope_nb.units import format_bytes
+from memscope_nb.view import theme
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "aten::mm</script><img src=x onerror=alert(1)>"
+TEX = "$$x$$"
+
+
+@pytest.fixture(scope="module")
+def demo_pages(demo_profile: MemoryProfile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ms.export_html(demo_profile, tmp_path_factory.mktemp("export") / "out").parent
+
+
+def test_demo_page_is_drawn_with_the_numbers_of_the_profile(
+    demo_pages: Path, demo_profile: MemoryProfile, opener: Opener
+) -> None:
+    shown = opener(demo_pages / "run" / "rank0" / "memory_timeline_00.html")
+    peak = demo_profile.select(rank=0).summary()["peak_bytes"].max()
+    assert f"peak {format_bytes(int(peak))}" in shown.page.locator(".ms-peak-label").inner_text()
+    assert np.nanmax(shown.drawn("allocated", "y")) == peak
+    curve, gantt = shown.image("curve"), shown.image("gantt")
+    assert near(curve, theme.light("ledgers")["allocated"]).sum() > 300
+    assert near(curve, theme.light("peak")).sum() > 30
+    assert near(gantt, theme.light("classes")["fwdbwd"]).sum() > 300
+    assert near(gantt, theme.light("classes")["open"], tolerance=60).sum() > 300
+
+
+def test_panning_one_chart_moves_the_other(demo_pages: Path, opener: Opener) -> None:
+    shown = opener(demo_pages / "run" / "rank0" / "memory_timeline_00.html")
+    for plot, other in (("gantt", "curve"), ("curve", "gantt")):
+        state = shown.state()
+        before, picture = shown.plot_range(other), shown.image(other)
+        x, y = shown.at(plot, (state["x0"] + state["x1"]) / 2, 60)
+        shown.page.mouse.move(x, y)
+        shown.page.mouse.down()
+        shown.page.mouse.move(x - 160, y, steps=6)
+        shown.page.mouse.up()
+        shown.settle()
+        after = shown.plot_range(other)
+        assert after[0] > before[0]
+        assert after == shown.plot_range(plot)
+        assert (shown.image(other) != picture).any()
+
+
+def test_a_click_on_the_leak_shows_its_line(demo_pages: Path, demo_profile: MemoryProfile, opener: Opener) -> None:
+    sites = demo_profile.stacks["site"]
+    leak = sites[sites.str.contains("append_logits")].index
+    blocks = demo_profile.select(rank=0, role="actor_update", collection=1).blocks
+    block = int(blocks.loc[blocks["stack_id"].isin(leak) & blocks["free_ns"].isna(), "block_id"].iloc[-1])
+    shown = opener(demo_pages / "run" / "rank0" / "memory_timeline_00.html")
+    box = shown.js("id => memscope.boxOf(id)", block)
+    shown.page.mouse.click((box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
+    shown.settle()
+    panel = shown.page.locator(".ms-panel").inner_text()
+    assert shown.state()["selected"] == block
+    site = panel.index("metrics_buffer.py(88): append_logits")
+    assert site < panel.index("framework frame")
+    assert "open at the end" in panel
+    assert f"{int(blocks.set_index('block_id').at[block, 'size_bytes']):,} B" in panel
+
+
+def test_every_rank_and_segment_opens(demo_profile: MemoryProfile, tmp_path: Path, opener: Opener) -> None:
+    out = ms.export_html(demo_profile, tmp_path / "out", bars_per_segment=700).parent
+    pages = sorted(out.rglob("memory_timeline_*.html"))
+    assert len(pages) == 6
+    shown = opener(pages[0])
+    shown.page.get_by_role("link", name=re.compile("Next")).first.click()
+    shown.page.wait_for_selector("[data-ready=yes]")
+    assert shown.page.url.split("#")[0].endswith("memory_timeline_01.html")
+    assert shown.js("memscope.timeline.header.segment") == 1
+    shown.page.get_by_role("link", name="All timelines").click()
+    assert shown.page.locator("h1").inner_text() == "memscope-nb report"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> tuple[MemoryProfile, Path]:
+    rows = [row(f'"{HOSTILE}"', 4096, 10, 60, 59, 5.0), row(TEX, 4096, 20, None, None, 9.0)]
+    records = [record("PTA", 10, 5.0), record("PTA", 20, 9.0), record("PTA", 59, 5.0), record("PTA", 80, 5.0)]
+    stack = f"<b>torch/x.py(1): f;\r\n{HOSTILE}(2): g;\r\n{TEX}.py(3): h"
+    for rank in (0, 1):
+        name = f"<i>h_{rank}_20260101000000000_ascend_pt"
+        write_collection(
+            tmp_path / "run", rank=rank, name=name, metadata={"role": "../evil"},
+            operators=rows, records=records, trace=[op(HOSTILE, 9, 5, stack=stack), op("ProfilerStep#1", 5, 60)],
+        )  # fmt: skip
+    profile = ms.load(tmp_path / "run")
+    return profile, ms.export_html(profile, tmp_path / "out").parent
+
+
+def test_hostile_names_are_shown_as_text_and_nothing_runs(
+    hostile: tuple[MemoryProfile, Path], tmp_path: Path, opener: Opener
+) -> None:
+    _, out = hostile
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
+    shown = opener(out / "run" / "rank0" / "memory_timeline_00.html")
+    names = shown.page.locator(".ms-row-name").all_inner_texts()
+    assert set(names) == {HOSTILE, TEX}
+    assert "../evil" in shown.page.locator("body").inner_text()
+    for block in shown.state()["barIds"]:
+        shown.js("id => memscope.selectId(id)", block)
+        shown.settle()
+    for place in (20, 55):
+        shown.hover("gantt", sum(shown.plot_range("gantt")) / 2, place)
+    shown.hover("curve", sum(shown.plot_range("curve")) / 2, 40)
+    assert shown.page.locator("img, iframe, mjx-container, script[src*=mathjax]").count() == 0
+    index = opener_text(opener, out)
+    assert "../evil" in index
+
+
+def opener_text(opener: Opener, out: Path) -> str:
+    """Text of the index; it has no viewer to wait for, so it is read from the file."""
+    text = (out / "index.html").read_text("utf-8")
+    assert "<img" not in text
+    assert "<script" not in text
+    return html.unescape(text)
+
+
+def test_alexnet_page_draws_the_recorded_curve(ascend_samples: Path, tmp_path: Path, opener: Opener) -> None:
+    folder = ascend_samples / "msinsight_alexnet_text" / "level1" / "rank0_ascend_pt"
+    profile = ms.load(folder)
+    shown = opener(ms.export_html(profile, tmp_path / "out").parent / "memory_timeline_00.html")
+    assert "peak 1.16 GiB" in shown.page.locator(".ms-peak-label").inner_text()
+    curve = ms.curve(profile, pool="PTA")
+    t0 = int(shown.js("memscope.timeline.header.t0_ns"))
+    for at in np.linspace(0, len(curve) - 1, 60).astype(int):
+        t, recorded = int(curve["t_ns"].iloc[at]) - t0, int(curve["allocated_bytes"].iloc[at])
+        assert shown.js("t => memscope.valueAt('allocated', t)", t) == recorded
+    assert shown.page.locator("select[aria-label], select").count() >= 2  # rows, and PTA or GE
+
+
+def test_page_in_a_notebook_frame(demo_profile: MemoryProfile, tmp_path: Path, opener: Opener) -> None:
+    markup = ms.show(demo_profile, rank=1)._repr_html_()
+    page = html.unescape(re.search(r'srcdoc="([^"]*)"', markup).group(1))  # type: ignore[union-attr]
+    (tmp_path / "frame.html").write_text(page, encoding="utf-8")
+    shown = opener(tmp_path / "frame.html")
+    assert shown.state()["bars"] > 20

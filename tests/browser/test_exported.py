@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from browser.pages import Opener
-from browser.pixels import near
+from browser.pixels import decode_png, near
 from tiny import op, record, row, write_collection
 
 import memscope_nb as ms
@@ -151,3 +153,23 @@ def test_page_in_a_notebook_frame(demo_profile: MemoryProfile, tmp_path: Path, o
     (tmp_path / "frame.html").write_text(page, encoding="utf-8")
     shown = opener(tmp_path / "frame.html")
     assert shown.state()["bars"] > 20
+
+
+def test_saved_notebook_shows_its_plot_without_a_kernel(tmp_path: Path, chromium: Any) -> None:
+    notebook = json.loads((Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb").read_text("utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    markup = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+    (frame,) = [text for text in markup if "<iframe" in text]
+    page_file = tmp_path / "saved.html"
+    page_file.write_text(f"<!doctype html><meta charset=utf-8>{frame}", encoding="utf-8")
+    context = chromium.new_context(offline=True, viewport={"width": 1300, "height": 1000})
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(page_file.as_uri())
+    inside = page.frame_locator("iframe")
+    inside.locator("[data-ready=yes]").wait_for(timeout=30_000)
+    assert "peak 54.3 GiB" in inside.locator(".ms-peak-label").inner_text()
+    assert near(decode_png(page.screenshot()), theme.light("ledgers")["allocated"]).sum() > 300
+    assert all(url.startswith(("file:", "about:srcdoc")) for url in requests), requests
+    context.close()

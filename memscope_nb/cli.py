@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--bars-per-segment", type=int, default=100_000, metavar="N", help="blocks a page (default %(default)s)"
     )
+    report.add_argument("--capacity", metavar="SIZE", help="memory of a device, such as '61 GiB', drawn as a line")
     report.add_argument("--inline", action="store_true", help="everything inside each page, to send one file")
     report.add_argument("--force", action="store_true", help="write into a folder that holds other files")
     report.set_defaults(run=_report)
@@ -94,7 +95,14 @@ def _report(args: argparse.Namespace) -> int:
     from .export.pages import export_html
 
     profile = _load(args)
-    index = export_html(profile, args.out, bars_per_segment=args.bars_per_segment, inline=args.inline, force=args.force)
+    index = export_html(
+        profile,
+        args.out,
+        bars_per_segment=args.bars_per_segment,
+        capacity=args.capacity,
+        inline=args.inline,
+        force=args.force,
+    )
     _print_problems(profile)
     print(f"open {index.resolve()}")
     return OK

@@ -199,3 +199,32 @@ def test_two_series_of_one_pool_stay_apart():
     assert len(header["series"]) == 2
     assert live(columns, 0, 50) == live(columns, 1, 50) == 512
     assert to_int64(ms.curve(overlapping)["allocated_bytes"]).max() == 512
+
+
+def test_layers_on_the_device_add_up(demo_profile):
+    rank0 = demo_profile.select(rank=0)
+    ((header, columns),) = decoded(rank0)
+    frame = ms.layers(rank0).frame
+    labels = [layer["label"] for layer in header["layers"]]
+    assert labels == ["allocated by the pools", "reserved, free", "HCCL", "SLOG", "RUNTIME", "other"]
+    checked = 0
+    for k, source in enumerate(header["sources"]):
+        rows = frame[
+            (frame["source"] == k) & (frame["t_ns"] - int(header["t0_ns"])).between(source["start"], source["end"])
+        ]
+        for row in rows.itertuples():
+            at = np.searchsorted(columns["layer_t"], row.t_ns - int(header["t0_ns"]), side="right") - 1
+            levels = [int(columns[f"layer_v_{i}"][at]) - 1 for i in range(len(labels))]
+            assert levels[0] + levels[1] == row.reserved_bytes
+            assert sum(levels) == max(row.resident_bytes, row.resident_bytes - row.other_bytes)
+            checked += 1
+    assert checked > 100
+    ends = np.searchsorted(columns["layer_t"], [s["end"] for s in header["sources"]], side="right") - 1
+    assert (columns["layer_v_0"][ends] == 0).all()  # no data between recordings
+    assert header["capacity_bytes"] is None
+
+
+def test_no_layers_without_process_samples():
+    ((header, columns),) = decoded(profile_of([(T, T + 10, 512)]))
+    assert header["layers"] == []
+    assert len(columns["layer_t"]) == 0

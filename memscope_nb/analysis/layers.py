@@ -15,7 +15,8 @@ from ..errors import MissingFactError
 from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
 from ..units import format_bytes, format_duration
 from .result import Result
-from .series import Series, iter_series
+from .series import Series
+from .timeline import Timeline, timelines
 
 INSIDE_POOL_MODULES = ("APP", "GE")
 """Modules that repeat what the pools reserve (spec/ascend_profiler 5): not outside of them."""
@@ -47,31 +48,41 @@ def layers(profile: MemoryProfile) -> Layers:
     MissingFactError
         If no process was sampled.
     """
-    process = profile.totals[(profile.totals["scope"] == "process") & profile.totals["reserved_bytes"].notna()]
-    if not len(process):
+    parts = [(line.series, line_layers(profile, line)) for line in timelines(profile)]
+    parts = [(series, frame) for series, frame in parts if len(frame)]
+    if not parts:
         raise MissingFactError(
             "the residency of the process was not recorded: record with NPU activity and a profiler level of at least "
             "Level0 (verl: profiler.tool_config.npu.level=level0)"
         )
-    pools: dict[tuple[int, str], list[Series]] = {}
-    for one in iter_series(profile):
-        if one.recorded:
-            pools.setdefault((one.source, one.device), []).append(one)
-    parts, gaps = [], []
-    for (source, device), samples in process.groupby(["source", "device"], observed=True, sort=True):
+    frame = pd.concat([frame for _, frame in parts], ignore_index=True)
+    columns = module_columns(frame)
+    frame = frame.fillna(dict.fromkeys(columns, 0)).astype(dict.fromkeys(columns, np.int64))  # absent: always zero
+    gaps = [np.diff(part["t_ns"].to_numpy(np.int64)) for _, part in frame.groupby(["source", "device"], sort=False)]
+    interval = int(np.median(np.concatenate(gaps))) if sum(map(len, gaps)) else 0
+    pools = tuple(sorted({one.pool for series, _ in parts for one in series if one.recorded}))
+    names = tuple(column.removeprefix("module_").removesuffix("_bytes") for column in columns)
+    return Layers(frame, _caveats(frame, interval, pools), interval, pools, names)
+
+
+def module_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns of modules in a frame of layers."""
+    return [column for column in frame if column.startswith("module_")]
+
+
+def line_layers(profile: MemoryProfile, line: Timeline) -> pd.DataFrame:
+    """Return the layers of one timeline, see :func:`layers`; no rows if its process was not sampled."""
+    totals = profile.totals
+    mine = (totals["scope"] == "process") & (totals["device"] == line.device) & totals["reserved_bytes"].notna()
+    process = totals[mine & totals["source"].isin(line.sources)]
+    parts = []
+    for source, samples in process.groupby("source", sort=True):
         samples = samples.sort_values("t_ns", kind="stable")
         t = samples["t_ns"].to_numpy(np.int64)
-        gaps.append(np.diff(t))
-        modules = _modules(profile, source, device, t)
-        series = pools.get((source, str(device)), [])
-        parts.append(_split(int(source), str(device), t, to_int64(samples["reserved_bytes"]), series, modules))
-    frame = pd.concat(parts, ignore_index=True)
-    columns = [c for c in frame if c.startswith("module_")]
-    frame = frame.fillna(dict.fromkeys(columns, 0)).astype(dict.fromkeys(columns, np.int64))  # absent: always zero
-    names = tuple(c.removeprefix("module_").removesuffix("_bytes") for c in columns)
-    interval = int(np.median(np.concatenate(gaps))) if sum(map(len, gaps)) else 0
-    seen = tuple(sorted({one.pool for series in pools.values() for one in series}))
-    return Layers(frame, _caveats(frame, interval, seen), interval, seen, names)
+        series = [one for one in line.series if one.source == source and one.recorded]
+        modules = _modules(profile, source, line.device, t)
+        parts.append(_split(int(source), line.device, t, to_int64(samples["reserved_bytes"]), series, modules))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _split(

@@ -10,7 +10,8 @@ from pathlib import Path
 from ..analysis.timeline import Timeline, timelines
 from ..errors import InputError
 from ..model import MemoryProfile
-from ..view.payload import TimelineView
+from ..units import format_bytes
+from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import bokeh_source, data_script, render_page
 from .files import OutputFolder, UniqueNames
 from .index import IndexEntry, render_index
@@ -39,6 +40,7 @@ def export_html(
     *,
     bars_per_segment: int = 100_000,
     max_segments: int = 20,
+    capacity: str | int | None = None,
     inline: bool = False,
     force: bool = False,
 ) -> Path:
@@ -54,6 +56,8 @@ def export_html(
         Blocks a page; a longer timeline is cut into segments with links to each other.
     max_segments : int
         At most so many pages a timeline; beyond, pages hold more blocks.
+    capacity : str or int, optional
+        Memory of a device, for instance ``"61 GiB"``, drawn as a line.
     inline : bool
         Put data and BokehJS (0.5 MB) into each page, so that one file can be sent alone.
     force : bool
@@ -71,6 +75,7 @@ def export_html(
     """
     if bars_per_segment < 1 or max_segments < 1:
         raise InputError("bars_per_segment and max_segments must be at least 1")
+    capacity_bytes = read_capacity(capacity)
     lines = timelines(profile)
     if not lines:
         raise InputError("nothing to show: no source has blocks or recorded totals")
@@ -84,12 +89,15 @@ def export_html(
             out,
             bars_per_segment=min(bars_per_segment, MAX_BARS_PER_SEGMENT),
             max_segments=max_segments,
+            capacity_bytes=capacity_bytes,
             bokeh_name=None if inline else bokeh_name,
         )
         entries.append(IndexEntry(target.line, tuple(target.href(page) for page in pages)))
     if not inline:
         out.write(bokeh_name, bokeh)
-    options = {"bars_per_segment": bars_per_segment, "max_segments": max_segments, "inline": inline}
+    options: dict[str, object] = {"bars_per_segment": bars_per_segment, "max_segments": max_segments, "inline": inline}
+    if capacity_bytes is not None:
+        options["capacity"] = format_bytes(capacity_bytes)
     index = out.write("index.html", render_index(profile, entries, options))
     out.finish()
     return index
@@ -119,10 +127,11 @@ def _write_timeline(
     *,
     bars_per_segment: int,
     max_segments: int,
+    capacity_bytes: int | None,
     bokeh_name: str | None,
 ) -> list[str]:
     """Write all segments of a timeline; return the names of its pages."""
-    view = TimelineView(profile, target.line)
+    view = TimelineView(profile, target.line, capacity_bytes=capacity_bytes)
     windows = view.windows(bars_per_segment=bars_per_segment, max_segments=max_segments)
     pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
     for number, payload in enumerate(view.segments(windows, pages, index_href=f"{target.up}index.html")):

@@ -12,7 +12,7 @@ from ..analysis.timeline import timelines
 from ..errors import InputError
 from ..model import MemoryProfile
 from ..units import format_bytes
-from ..view.payload import TimelineView
+from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import render_page
 
 MAX_ROWS = 40
@@ -50,6 +50,7 @@ def show(
     rank: int | None = None,
     device: str | None = None,
     bars_per_segment: int = 100_000,
+    capacity: str | int | None = None,
     height: int = 960,
 ) -> PageView:
     """Show the interactive page of one timeline in the notebook.
@@ -66,6 +67,8 @@ def show(
         Which timeline; the first one by default.
     bars_per_segment : int
         Most blocks in the page.
+    capacity : str or int, optional
+        Memory of a device, for instance ``"61 GiB"``, drawn as a line.
     height : int
         Height in pixels.
 
@@ -80,7 +83,7 @@ def show(
         there = ", ".join(line.label for line in lines) or "nothing"
         raise InputError(f"no timeline of rank {rank}, device {device}; there is: {there}")
     line = chosen[0]
-    view = TimelineView(profile, line)
+    view = TimelineView(profile, line, capacity_bytes=read_capacity(capacity))
     windows = view.windows(bars_per_segment=bars_per_segment, max_segments=20)
     pages = [""] * len(windows)
     payload = next(iter(view.segments(windows[:1], pages[:1])))

@@ -28,6 +28,9 @@ Header
                         blocks (rows that contradict the totals): then negative, to be added to the step values.
                         The first one is shown first. Series are never added to each other
 ``resident``            ``{"label", "interval_ns", "peak": [t, bytes]}`` of the process samples, or null
+``layers``              ``[{"key", "label"}]`` from the bottom: what lies on the device at samples of the process, or
+                        empty. Keys: ``allocated``, ``cached``, ``module``, ``other``
+``capacity_bytes``      of the device, if given, else null
 ``sources``             ``[{"label", "start", "end", "status", "series"}]`` recorded windows, in time order
 ``phases``              ``[{"name", "kind", "start", "end", "peak_bytes", "floor_bytes"}]``, kind ``role`` or ``range``
 ``steps``               ``[{"name", "start", "end"}]``
@@ -44,7 +47,8 @@ lasts until its source's window ends) · ``size`` · ``name`` · ``stack`` · ``
 Step columns (value holds until the next ``_t``; value 0 = no data, else bytes + 1)
 -----------------------------------------------------------------------------------
 for series k: ``older_t_k older_v_k`` (allocated − live blocks), ``active_t_k active_v_k`` (active − blocks still
-active), ``reserved_t_k reserved_v_k``; once: ``resident_t resident_v``; ``overview_t overview_v`` (allocated of the
+active), ``reserved_t_k reserved_v_k``; once: ``resident_t resident_v``;
+``layer_t`` with ``layer_v_<i>`` for layer i of the header; ``overview_t overview_v`` (allocated of the
 first series over the whole span, thinned by first/min/max/last per column).
 """
 
@@ -61,15 +65,16 @@ import pandas as pd
 
 from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES, lifetimes
 from ..analysis.series import Series, series_curve
-from ..analysis.thin import thin_rows
 from ..analysis.timeline import Timeline, line_phases, tracks
+from ..errors import InputError
 from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
 from ..stacks import is_plumbing, site_index
-from ..units import format_duration
+from ..units import format_duration, parse_bytes
 from .codec import encode_payload
+from .layers import device_layers
+from .level_steps import Steps, base_of, clip_steps, join_steps, overview_steps, window_steps
 from .notes import timeline_notes
 
-OVERVIEW_COLUMNS = 500
 STACK_KINDS = ("none", "own", "forward")
 FALLING_NEVER = ("start",)
 """Block columns stored as differences; so are all times of step columns."""
@@ -96,31 +101,26 @@ class Blocks:
         return Blocks(**{key: values[rows] for key, values in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A level that holds until the next change; ``NA_NS`` = no data."""
-
-    t: Int64Array
-    level: Int64Array
-
-    def within(self, start: int, end: int) -> Steps:
-        """Return the changes of a window, and the one that holds at its start."""
-        first = max(int(np.searchsorted(self.t, start, side="right")) - 1, 0)
-        stop = int(np.searchsorted(self.t, end, side="right"))
-        return Steps(self.t[first:stop], self.level[first:stop])
+def read_capacity(capacity: str | int | None) -> int | None:
+    """Read the size of a device; raise :class:`InputError` for what is no size."""
+    try:
+        return None if capacity is None else parse_bytes(capacity)
+    except ValueError as error:
+        raise InputError(f"capacity: {error}") from None
 
 
 class TimelineView:
     """Everything that the pages of one timeline share; :meth:`segments` cuts it into payloads."""
 
-    def __init__(self, profile: MemoryProfile, line: Timeline) -> None:
-        self.profile, self.line = profile, line
+    def __init__(self, profile: MemoryProfile, line: Timeline, *, capacity_bytes: int | None = None) -> None:
+        self.profile, self.line, self.capacity_bytes = profile, line, capacity_bytes
         self.t0 = line.span[0]
         self.tracks = tracks(line)
         self.span = (0, line.span[1] + 1 - self.t0)
         self.names = [str(name) for name in profile.blocks["name"].cat.categories]
         self.blocks = self._blocks()
         self.steps = self._level_steps()
+        self.layers = device_layers(profile, line, self.t0)
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -152,11 +152,11 @@ class TimelineView:
         steps: dict[str, Steps] = {}
         for k, track in enumerate(self.tracks):
             for key, ledger in (("older", "allocated"), ("active", "active"), ("reserved", "reserved")):
-                steps[f"{key}_{k}"] = _joined([_window_steps(one, ledger, self.t0) for one in track])
-        steps["resident"] = _joined([part for one in self._sampled() if (part := self._resident(one)) is not None])
+                steps[f"{key}_{k}"] = join_steps([window_steps(one, ledger, self.t0) for one in track])
+        steps["resident"] = join_steps([part for one in self._sampled() if (part := self._resident(one)) is not None])
         curves = [series_curve(one) for one in self.tracks[0]]
-        steps["overview"] = _joined(
-            [_overview(c, o.window, self.t0) for c, o in zip(curves, self.tracks[0], strict=True)]
+        steps["overview"] = join_steps(
+            [overview_steps(c, o.window, self.t0) for c, o in zip(curves, self.tracks[0], strict=True)]
         )
         return steps
 
@@ -174,7 +174,7 @@ class TimelineView:
         if not len(samples):
             return None
         t, level = samples["t_ns"].to_numpy(np.int64), to_int64(samples["reserved_bytes"])
-        return _clipped(t, level, one.window, self.t0)
+        return clip_steps(t, level, one.window, self.t0)
 
     # -- header -----------------------------------------------------------------------------------------------
 
@@ -194,6 +194,8 @@ class TimelineView:
             "classes": [{"key": key, "label": LIFETIME_LABELS[key]} for key in LIFETIMES],
             "series": [self._series_header(k, track) for k, track in enumerate(self.tracks)],
             "resident": self._resident_header(),
+            "layers": [{"key": key, "label": label} for key, label in self.layers.names],
+            "capacity_bytes": self.capacity_bytes,
             "sources": self._source_headers(),
             "phases": [self._phase(row) for row in phases[phases["kind"] != "step"].itertuples()],
             "steps": [self._phase(row) for row in phases[phases["kind"] == "step"].itertuples()],
@@ -221,8 +223,8 @@ class TimelineView:
             "has_active": peaks["active"] is not None,
             "has_reserved": peaks["reserved"] is not None,
             "caveat": "; ".join(filter(None, [some, *(caveat[o] for o in sorted(origins & set(caveat)))])),
-            "older_base": _base(self.steps[f"older_{k}"]),
-            "active_base": _base(self.steps[f"active_{k}"]),
+            "older_base": base_of(self.steps[f"older_{k}"]),
+            "active_base": base_of(self.steps[f"active_{k}"]),
         }
 
     def _resident_header(self) -> dict[str, Any] | None:
@@ -306,10 +308,13 @@ class TimelineView:
             part = steps if key == "overview" else steps.within(*window)
             stem, _, number = key.partition("_")
             suffix = f"_{number}" if number else ""
-            base = _base(steps)
+            base = base_of(steps)
             columns[f"{stem}_t{suffix}"] = part.t
             columns[f"{stem}_v{suffix}"] = np.where(part.level == NA_NS, 0, part.level - base + 1)
             times.append(f"{stem}_t{suffix}")
+        columns["layer_t"], levels = self.layers.within(*window)
+        columns |= {f"layer_v_{i}": values + 1 for i, values in enumerate(levels)}
+        times.append("layer_t")
         return encode_payload(header | self._stack_header(used), columns, delta=[*FALLING_NEVER, "late_block", *times])
 
     def _stack_header(self, used: Int64Array) -> dict[str, Any]:
@@ -336,48 +341,3 @@ def _codes(values: pd.Series, order: Sequence[str]) -> Int64Array:
 def _highest(track: Sequence[Series], ledger: str) -> tuple[int, int] | None:
     found = [at for one in track if (at := one.peak(ledger))]
     return max(found, key=lambda at: at[1]) if found else None  # max keeps the first of equals
-
-
-def _base(steps: Steps) -> int:
-    known = steps.level[steps.level != NA_NS]
-    return min(int(known.min()), 0) if len(known) else 0
-
-
-def _window_steps(one: Series, ledger: str, t0: int) -> Steps:
-    """Changes of what a ledger holds beyond the live blocks; for reserved, of the ledger itself."""
-    if ledger == "reserved":
-        level = one.recorded.get(ledger, np.empty(0, dtype=np.int64))
-        t, level = one.t[level != NA_NS] if len(level) else level, level[level != NA_NS]
-    else:
-        t, level, _ = one.rest(ledger)
-    if not len(t) and ledger == "allocated":  # nothing recorded: the curve is the sum of the rows
-        t, level = np.array([one.window[0]], dtype=np.int64), np.zeros(1, dtype=np.int64)
-    return _clipped(t, level, one.window, t0)
-
-
-def _clipped(t: Int64Array, level: Int64Array, window: tuple[int, int], t0: int) -> Steps:
-    """Bring samples to changes inside a window: the first level holds from its start, no data after its end."""
-    if not len(t):
-        return Steps(np.array([window[0] - t0]), np.array([NA_NS]))
-    before = max(int(np.searchsorted(t, window[0], side="right")) - 1, 0)
-    t, level = t[before:].copy(), level[before:]
-    t[0] = window[0]
-    inside = t <= window[1]
-    t, level = t[inside], level[inside]
-    last = np.append(t[1:] != t[:-1], True)
-    t, level = t[last], level[last]
-    changed = np.append(True, level[1:] != level[:-1])
-    return Steps(np.append(t[changed], window[1] + 1) - t0, np.append(level[changed], NA_NS))
-
-
-def _joined(parts: Sequence[Steps]) -> Steps:
-    """Put the steps of sources that follow each other into one."""
-    if not parts:
-        return Steps(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    return Steps(np.concatenate([part.t for part in parts]), np.concatenate([part.level for part in parts]))
-
-
-def _overview(curve: pd.DataFrame, window: tuple[int, int], t0: int) -> Steps:
-    t, level = curve["t_ns"].to_numpy(np.int64), to_int64(curve["allocated_bytes"])
-    rows = thin_rows(t, [level], OVERVIEW_COLUMNS)
-    return Steps(np.append(t[rows], window[1] + 1) - t0, np.append(level[rows], NA_NS))

@@ -42,6 +42,15 @@ _LIGHT: dict[str, Any] = {
     "allocated_fill": "#56b4e9",
     "peak": SELECTION,
     "selection": SELECTION,
+    "capacity": "#b3261e",
+    "layers": {
+        "allocated": "#4a9bd1",
+        "cached": "#c9dcea",
+        "module1": "#e69f00",
+        "module2": "#009e73",
+        "module3": "#cc79a7",
+        "other": "#b4bbc3",
+    },
     "no_data": "#9aa3ad",
     "area": ["#c3cbd4", "#2a3642"],
 }
@@ -63,6 +72,8 @@ _DARK: dict[str, Any] = {
     "older": "#69727c",
     "allocated_fill": "#2b78a8",
     "peak": "#ff8a3d",
+    "capacity": "#ff7b72",
+    "layers": {**_LIGHT["layers"], "allocated": "#2b78a8", "cached": "#37556b", "other": "#5d6772"},
     "selection": "#ff8a3d",
     "area": ["#39444f", "#d5dde5"],
 }

@@ -173,3 +173,40 @@ def test_saved_notebook_shows_its_plot_without_a_kernel(tmp_path: Path, chromium
     assert near(decode_png(page.screenshot()), theme.light("ledgers")["allocated"]).sum() > 300
     assert all(url.startswith(("file:", "about:srcdoc")) for url in requests), requests
     context.close()
+
+
+def test_layers_and_capacity_are_drawn(demo_profile: MemoryProfile, tmp_path: Path, opener: Opener) -> None:
+    out = ms.export_html(demo_profile, tmp_path / "out", capacity="61 GiB").parent
+    shown = opener(out / "run" / "rank0" / "memory_timeline_00.html")
+    shown.js("s => memscope.setRange(s.start, s.end)", shown.js("memscope.timeline.header.sources[0]"))
+    shown.settle()
+    picture = shown.image("layers")
+    for layer in ("allocated", "cached", "module1"):
+        assert near(picture, theme.light("layers")[layer], tolerance=60).sum() > 100, layer
+    assert near(picture, theme.light("capacity"), tolerance=60).sum() > 100
+    assert near(shown.image("curve"), theme.light("capacity"), tolerance=60).sum() > 100
+    shown.js("s => memscope.setRange(s.start, s.end)", shown.js("memscope.timeline.header.sources[6]"))
+    shown.settle()
+    actor = ms.layers(demo_profile.select(rank=0, role="actor_update", collection=1)).frame
+    sample = actor.iloc[len(actor) // 2]
+    t = int(sample["t_ns"]) - int(shown.js("memscope.timeline.header.t0_ns"))
+    tip = shown.hover("layers", t + 1_000_000, 60)
+    assert f"on the device (process)\t{format_bytes(int(sample['resident_bytes']))}" in tip
+    assert f"allocated by the pools\t{format_bytes(int(sample['allocated_bytes']))}" in tip
+    assert f"HCCL\t{format_bytes(int(sample['module_HCCL_bytes']))}" in tip
+    assert f"beyond residency (unbacked)\t{format_bytes(-int(sample['other_bytes']))}" in tip
+    assert "capacity\t61.0 GiB" in tip
+    before = shown.plot_range("curve")
+    x, y = shown.at("layers", t, 60)
+    shown.page.mouse.move(x, y)
+    shown.page.mouse.wheel(0, -240)
+    shown.settle()
+    assert shown.plot_range("curve") != before
+
+
+def test_without_process_samples_there_are_no_layers(tmp_path: Path, opener: Opener) -> None:
+    rows = [row("aten::mm", 4096, 10, 60, 59, 5.0)]
+    write_collection(tmp_path / "run", operators=rows, records=[record("PTA", 10, 5.0), record("PTA", 60, 1.0)])
+    shown = opener(ms.export_html(ms.load(tmp_path / "run"), tmp_path / "out").parent / "memory_timeline_00.html")
+    assert not shown.page.locator(".ms-layers").is_visible()
+    assert shown.page.locator(".ms-gantt").is_visible()

@@ -2,6 +2,7 @@
 
 import { el, place } from "./dom.js";
 import { bytes, offset } from "./format.js";
+import { withCapacity } from "./layers.js";
 import { highest, stepArea, stepLine, thinSteps } from "./steps.js";
 
 export const LEDGER_TEXT = {
@@ -52,6 +53,7 @@ function drawGaps(viewer) {
   };
   figures.setData("curve-gaps", strips);
   figures.setData("gantt-gaps", strips);
+  figures.setData("layer-gaps", strips);
   const frame = figures.frame("curve");
   const px = frame.width / (view.x1 - view.x0);
   const labels = [];
@@ -85,7 +87,7 @@ function drawStepLines(viewer, top) {
 export function drawCurve(viewer) {
   const { figures, view } = viewer;
   const shown = visibleCurves(viewer);
-  const top = Math.max(...Object.values(shown).map(highest), 1024) * 1.13;
+  const top = withCapacity(viewer, Math.max(...Object.values(shown).map(highest), 1024)) * 1.13;
   const empty = { x: [], y: [] };
   for (const key of ["allocated", "active", "reserved", "resident"]) {
     figures.setData(key, shown[key] ? stepLine(shown[key], view.x1) : empty);

@@ -2,7 +2,7 @@
 
 import { byteTick, timeTicks } from "./format.js";
 
-const PLOTS = ["overview", "curve", "gantt"];
+const PLOTS = ["overview", "curve", "layers", "gantt"];
 
 /** Open the document that Python built. `hosts` = element per plot. */
 export async function openFigures(Bokeh, docJson, hosts) {
@@ -14,7 +14,7 @@ export async function openFigures(Bokeh, docJson, hosts) {
   const doc = views.roots[0].model.document;
   const model = (name) => doc.get_model_by_name(`ms-${name}`);
   for (const name of PLOTS) model(`${name}-time`).doFormat = (ticks) => timeTicks(Array.from(ticks));
-  model("curve-bytes").doFormat = (ticks) => Array.from(ticks, byteTick);
+  for (const name of ["curve", "layers"]) model(`${name}-bytes`).doFormat = (ticks) => Array.from(ticks, byteTick);
   const viewOf = (name) => views.get(model(name));
 
   return {
@@ -41,7 +41,7 @@ export async function openFigures(Bokeh, docJson, hosts) {
     },
     /** Dragging pans, or (true) zooms to the box. */
     dragZooms(on) {
-      for (const name of ["curve", "gantt"]) {
+      for (const name of PLOTS.slice(1)) {
         model(`${name}-pan`).active = !on;
         model(`${name}-box`).active = on;
       }
@@ -54,9 +54,11 @@ export async function openFigures(Bokeh, docJson, hosts) {
 }
 
 /** Give the glyphs the colours of a theme. */
-export function colourFigures(figures, theme) {
+export function colourFigures(figures, theme, layers) {
   const glyph = (name) => figures.model(`${name}-glyph`).glyph;
   for (const [ledger, colour] of Object.entries(theme.ledgers)) glyph(ledger).line_color = { value: colour };
+  layers.forEach((layer, i) => (glyph(`layer${i}`).fill_color = { value: theme.layers[layer.colour] }));
+  glyph("layers-resident").line_color = { value: theme.ledgers.resident };
   glyph("fill").fill_color = { value: theme.allocated_fill };
   glyph("overview").fill_color = { value: theme.allocated_fill };
   glyph("overview").line_color = { value: theme.allocated_fill };
@@ -64,4 +66,7 @@ export function colourFigures(figures, theme) {
   glyph("peak").fill_color = { value: theme.peak };
   glyph("selected").line_color = { value: theme.selection };
   figures.model("peak-line").line_color = theme.peak;
+  for (const line of ["capacity-line", "layers-capacity-line"]) figures.model(line).line_color = theme.capacity;
+  glyph("unbacked").hatch_color = { value: theme.capacity };
+  glyph("unbacked").fill_color = { value: theme.css.ground };
 }

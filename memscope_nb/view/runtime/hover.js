@@ -3,7 +3,9 @@
 import { data, el, place } from "./dom.js";
 import { bytes, bytesExact, clip, count, duration, offset, offsetAbout } from "./format.js";
 import { hitGantt } from "./gantt.js";
+import { layersAt, sampleAt } from "./layers.js";
 import { siteOf } from "./panel.js";
+import { valueAt } from "./steps.js";
 import { aliveAtStart, snapshotAt } from "./timeline.js";
 
 const CLICK_PX = 4;
@@ -73,6 +75,26 @@ function curveTip(viewer, t) {
   return [title, table, top];
 }
 
+function layersTip(viewer, t) {
+  const { timeline } = viewer;
+  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
+  const sample = sampleAt(timeline, t);
+  const title = el("h3", { text: offsetAbout(t, step) });
+  if (sample === null) return [title, el("p", { text: "no recording here" })];
+  const table = el("table", {});
+  const resident = timeline.resident ? valueAt(timeline.resident, t) : NaN;
+  table.append(tipRow("on the device (process)", Number.isNaN(resident) ? "no data" : bytes(resident)));
+  let held = 0;
+  for (const [label, value] of layersAt(timeline, t)) {
+    table.append(tipRow(data(clip(label, 60)), bytes(value)));
+    held += value;
+  }
+  if (held > resident) table.append(tipRow("beyond residency (unbacked)", bytes(held - resident)));
+  const capacity = timeline.header.capacity_bytes;
+  if (capacity) table.append(tipRow("capacity", bytes(capacity)));
+  return [title, table, el("p", { class: "ms-tip-site", text: `sampled at ${offset(sample)}` })];
+}
+
 function showTip(viewer, event, content) {
   const { tip, root } = viewer.refs;
   tip.replaceChildren(...content.filter(Boolean));
@@ -96,10 +118,10 @@ function inFrame(viewer, name, event) {
 }
 
 function crossAt(viewer, at) {
-  for (const name of ["curve", "gantt"]) {
+  for (const name of ["curve", "layers", "gantt"]) {
     const line = viewer.refs[`${name}Cross`];
-    line.hidden = !at;
-    if (!at) continue;
+    line.hidden = !at || viewer.refs[name].parentElement.hidden;
+    if (line.hidden) continue;
     const frame = viewer.figures.frame(name);
     place(line, { left: frame.left + at.x, top: frame.top, height: frame.height });
   }
@@ -113,6 +135,7 @@ function hide(viewer) {
 /** Content of the tooltip at a place of a plot, or null. */
 function contentAt(viewer, name, at) {
   if (name === "curve") return curveTip(viewer, viewer.timeAt(at.x));
+  if (name === "layers") return layersTip(viewer, viewer.timeAt(at.x));
   const hit = hitGantt(viewer, at.x, at.y);
   if (!hit) return null;
   return hit.kind === "bar" ? barTip(viewer, hit.block) : areaTip(viewer, hit.area);
@@ -141,7 +164,7 @@ function click(viewer, event) {
 /** Listen to the pointer over curve and Gantt. */
 export function listenToPointer(viewer) {
   const { refs } = viewer;
-  for (const name of ["curve", "gantt"]) {
+  for (const name of ["curve", "layers", "gantt"]) {
     const host = refs[name];
     let waiting = null;
     let down = null;

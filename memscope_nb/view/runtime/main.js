@@ -7,6 +7,7 @@ import { openFigures } from "./figures.js";
 import { clientBox, drawGantt, layoutGantt, placeLabels } from "./gantt.js";
 import { hashWriter, readHash } from "./hash.js";
 import { listenToPointer } from "./hover.js";
+import { buildLayerLegend, drawLayers } from "./layers.js";
 import { buildOverview, placeOverview } from "./overview.js";
 import { drawPanel } from "./panel.js";
 import { decodePayload } from "./payload.js";
@@ -24,10 +25,12 @@ function buildOverlays(refs) {
   refs.gapLabels = el("div", {});
   refs.curveCross = el("div", { class: "ms-cross", hidden: true });
   refs.ganttCross = el("div", { class: "ms-cross", hidden: true });
+  refs.layersCross = el("div", { class: "ms-cross", hidden: true });
   refs.rowLabels = el("div", { class: "ms-rows" });
   refs.rowsTitle = el("div", { class: "ms-rows-title", text: "operator, bytes at the peak · blocks" });
   refs.noRows = el("p", { class: "ms-norows", text: "No operator matches the filter.", hidden: true });
   refs.curveOver.append(refs.gapLabels, refs.peakLabel, refs.curveCross);
+  refs.layersOver.append(refs.layersCross);
   refs.ganttOver.append(refs.rowsTitle, refs.rowLabels, refs.noRows, refs.ganttCross);
 }
 
@@ -201,6 +204,7 @@ function addDrawing(viewer, writeHash) {
     const moved = x0 !== viewer.view.x0 || x1 !== viewer.view.x1;
     viewer.view = { x0, x1, width: Math.max(figures.frame("gantt").width, 1) };
     viewer.curves = drawCurve(viewer);
+    drawLayers(viewer);
     drawGantt(viewer);
     drawRibbon(viewer);
     placeLabels(viewer);
@@ -230,6 +234,17 @@ function firstWindow(timeline) {
   const t = series.rankInstant;
   const source = (timeline.header.sources ?? []).find((item) => t >= item.start && t <= item.end);
   return source && empty > MOSTLY_EMPTY * (limits[1] - limits[0]) ? clampWindow(...around(source), limits) : limits;
+}
+
+/** The figure of layers is there only for recordings that sampled the process; capacity where it was given. */
+function showLayers(viewer) {
+  const { figures, refs, timeline } = viewer;
+  const there = timeline.layers.length > 0;
+  figures.model("layers").visible = there;
+  refs.layers.parentElement.hidden = !there;
+  refs.layerLegend.hidden = !there;
+  for (const line of ["capacity-line", "layers-capacity-line"]) figures.model(line).location = timeline.header.capacity_bytes ?? null;
+  if (there) buildLayerLegend(viewer);
 }
 
 /** Wait until the browser has laid out and painted. */
@@ -264,6 +279,7 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   buildRibbon(viewer);
   buildControls(viewer, host.page ? document : root);
   buildLegend(viewer);
+  showLayers(viewer);
   drawPanel(viewer);
   drawOverview(viewer);
   layoutGantt(viewer);

@@ -69,6 +69,7 @@ function buildPlots(refs) {
   };
   refs.ribbon = el("div", { class: "ms-ribbon", "aria-label": "Phases, ranges and steps" });
   refs.legend = el("div", { class: "ms-legend", role: "group", "aria-label": "Curves" });
+  refs.layerLegend = el("div", { class: "ms-legend ms-layer-legend", role: "group", "aria-label": "Layers" });
   refs.goPrev = el("button", { type: "button", class: "ms-go ms-go-prev", hidden: true });
   refs.goNext = el("button", { type: "button", class: "ms-go ms-go-next", hidden: true });
   refs.status = el("p", { class: "ms-status", role: "status" });
@@ -79,6 +80,8 @@ function buildPlots(refs) {
     refs.ribbon,
     refs.legend,
     figure("curve", "Bytes over time"),
+    refs.layerLegend,
+    figure("layers", "Layers on the device over time"),
     figure("gantt", "Blocks per operator over time"),
     refs.goPrev,
     refs.goNext,

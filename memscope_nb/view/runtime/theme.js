@@ -20,10 +20,12 @@ export function applyTheme(viewer, name) {
   for (const [key, value] of Object.entries(theme.css)) set(key, value);
   for (const [key, value] of Object.entries(theme.classes)) set(`class-${key}`, value);
   for (const [key, value] of Object.entries(theme.ledgers)) set(`line-${key}`, value);
+  for (const [key, value] of Object.entries(theme.layers)) set(`layer-${key}`, value);
+  set("capacity", theme.capacity);
   set("line-older", theme.older);
   set("area-low", theme.area[0]);
   set("area-high", theme.area[1]);
-  colourFigures(viewer.figures, theme);
+  colourFigures(viewer.figures, theme, viewer.timeline.layers);
 }
 
 /** Follow changes of the theme while the viewer lives. */

@@ -2,6 +2,7 @@
 
 import { addSteps, clipSteps, eventsOf, gapsOf, liveSteps, storedSteps, upperBound, valueAt } from "./steps.js";
 import { assignLanes } from "./lanes.js";
+import { buildLayers } from "./layers.js";
 
 /** Shortest stretch of time that a view can show. */
 export const LEAST_NS = 100;
@@ -126,6 +127,7 @@ export function buildTimeline({ header, columns }) {
     header,
     columns,
     resident,
+    layers: buildLayers(header, columns),
     overview: storedSteps(columns.overview_t, columns.overview_v),
     openClass: header.classes.findIndex((item) => item.key === "open"),
     series(k) {

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .analysis.contract import memory_summary
     from .analysis.growth import collection_growth
     from .analysis.layers import layers
+    from .analysis.leaks import check_leaks
     from .analysis.quality import check_quality
     from .analysis.series import curve, live_at
+    from .analysis.step_leaks import step_leaks
     from .analysis.timeline import phases
     from .errors import InputError, MemscopeError, MissingFactError, ValidationError
     from .export.pages import export_html
-    from .io import load
+    from .io import load, scan
     from .model import MemoryProfile
     from .notebook.display import show
     from .schema import validate
@@ -29,6 +31,7 @@ _HOMES = {
     "MemscopeError": "errors",
     "MissingFactError": "errors",
     "ValidationError": "errors",
+    "check_leaks": "analysis.leaks",
     "check_quality": "analysis.quality",
     "collection_growth": "analysis.growth",
     "curve": "analysis.series",
@@ -38,7 +41,9 @@ _HOMES = {
     "load": "io",
     "memory_summary": "analysis.contract",
     "phases": "analysis.timeline",
+    "scan": "io",
     "show": "notebook.display",
+    "step_leaks": "analysis.step_leaks",
     "validate": "schema",
 }
 
@@ -49,6 +54,7 @@ __all__ = [
     "MissingFactError",
     "ValidationError",
     "__version__",
+    "check_leaks",
     "check_quality",
     "collection_growth",
     "curve",
@@ -58,7 +64,9 @@ __all__ = [
     "load",
     "memory_summary",
     "phases",
+    "scan",
     "show",
+    "step_leaks",
     "validate",
 ]
 

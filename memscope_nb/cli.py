@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--force", action="store_true", help="write into a folder that holds other files")
     report.set_defaults(run=_report)
 
+    scan = commands.add_parser("scan", help="what is there, how large, and the memory a load would take; reads no data")
+    scan.add_argument("paths", nargs="+", metavar="PATH")
+    scan.add_argument("--json", action="store_true", help="machine-readable")
+    scan.set_defaults(run=_scan)
+
     info = commands.add_parser("info", help="what is there: sources, levels, peaks, remarks")
     _add_input(info)
     info.add_argument("--json", action="store_true", help="machine-readable")
@@ -63,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
     demo.add_argument("--out", required=True, metavar="DIR", help="folder for the profiles, new or empty")
     demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--export", choices=["text", "db", "both"], default="text", help="form of the profiles")
     demo.set_defaults(run=_demo)
     return parser
 
@@ -71,6 +77,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a tree, a role's folder or one collection")
     parser.add_argument("--ranks", type=_numbers, metavar="0,1,…", help="only these ranks")
     parser.add_argument("--roles", type=_words, metavar="A,B,…", help="only these roles")
+    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="reading processes (default: one a core)")
+    parser.add_argument("--cache", metavar="DIR", help="keep what was parsed in this folder and reuse it")
     parser.add_argument("--strict", action="store_true", help="exit with 2 if a source cannot be read")
 
 
@@ -88,35 +96,52 @@ def _words(text: str) -> list[str]:
 def _load(args: argparse.Namespace) -> Any:
     from .io import load
 
-    return load(args.paths, ranks=args.ranks or "all", roles=args.roles or "all", strict=args.strict)
+    return load(args.paths, strict=args.strict, **_reading(args))
+
+
+def _reading(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of reading that all commands share."""
+    return {"ranks": args.ranks or "all", "roles": args.roles or "all", "n_jobs": args.jobs, "cache": args.cache}
 
 
 def _report(args: argparse.Namespace) -> int:
-    from .export.pages import export_html
+    from .export.pages import PageOptions
+    from .export.report import write_report
 
-    profile = _load(args)
-    index = export_html(
-        profile,
-        args.out,
-        bars_per_segment=args.bars_per_segment,
-        capacity=args.capacity,
-        inline=args.inline,
-        force=args.force,
+    options = PageOptions.of(
+        bars_per_segment=args.bars_per_segment, max_segments=20, capacity=args.capacity, inline=args.inline
     )
-    _print_problems(profile)
-    print(f"open {index.resolve()}")
+    report = write_report(args.paths, args.out, options=options, strict=args.strict, force=args.force, **_reading(args))
+    for source in report.sources:
+        if source.status != "ok":
+            print(f"{source.status}: {source.path}: {'; '.join(source.warnings)}", file=sys.stderr)
+    print(f"open {report.index.resolve()}")
+    return OK
+
+
+def _scan(args: argparse.Namespace) -> int:
+    from .io import scan
+
+    catalog = scan(args.paths)
+    if args.json:
+        print(json.dumps({"sources": records(catalog.frame)}, indent=1, ensure_ascii=False))
+    else:
+        print(repr(catalog))
     return OK
 
 
 def _info(args: argparse.Namespace) -> int:
+    from .analysis.quality import check_quality
+
     profile = _load(args)
     summary = profile.summary()
     if args.json:
         sources = profile.sources.drop(columns="facts").assign(facts=profile.sources["facts"])
-        print(json.dumps({"sources": records(sources), "series": records(summary)}, indent=1, ensure_ascii=False))
+        found = {"sources": records(sources), "series": records(summary), "quality": check_quality(profile).to_dict()}
+        print(json.dumps(found, indent=1, ensure_ascii=False))
         return OK
     print(repr(profile))
-    _print_problems(profile)
+    _print_quality(profile)
     return OK
 
 
@@ -133,9 +158,24 @@ def _validate(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from .demo import write_demo
 
-    write_demo(args.out, seed=args.seed)
+    write_demo(args.out, seed=args.seed, export=args.export)
     print(f"wrote {args.out}; now run: memscope-nb report {args.out} --out demo-report")
     return OK
+
+
+def _print_quality(profile: Any) -> None:
+    from .analysis.quality import check_quality
+
+    quality = check_quality(profile)
+    frame = quality.to_frame()
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items())
+    print(
+        f"  quality: {verdicts}; {frame['n_unexplained'].sum()} unexplained rises, "
+        f"{frame['n_total_mismatch'].sum()} of {frame['n_total_checked'].sum():,} written totals differ from the "
+        f"record, {frame['n_skipped'].sum()} rows skipped, {frame['n_repaired'].sum()} values repaired"
+    )
+    for hint in quality.hints:
+        print(f"  hint: {hint}")
 
 
 def _print_problems(profile: Any) -> None:

@@ -42,7 +42,7 @@ class BlockFlag(IntFlag):
     PROMOTED = 2
     """Allocated before ``start()`` and written at it (a shadow MALLOC of msMemScope): ``alloc_ns`` is that moment."""
     SYNTHETIC_FREE = 4
-    """Released while nobody looked: ``free_ns`` is the latest moment it can have been (pause, or address used again)."""
+    """Released while nobody looked; ``free_ns`` is the latest moment it can have been (a pause, or a new MALLOC)."""
     CLEANED_UP = 8
     """Ended by a clean-up row at exit, which is no release: the block is open."""
 
@@ -117,7 +117,7 @@ def empty_events() -> pd.DataFrame:
     ``access_pool``       ``type`` of an ACCESS: ``PTA``, ``ATB``
     ``owner``, ``inefficient_type``  label path; labels of the online analysis
     ``shadow``, ``pinned``  bool
-    ``attrs``             the Attr cell, whole (CSV ``{k:v,...}``, database JSON); :func:`parse_attrs` splits it
+    ``attrs``             the whole Attr cell (CSV ``{k:v,...}``, database JSON): ``io.memscope_attrs.parse_attrs``
     ``stack_id``, ``c_stack_id``  Python and C stack, -1 for none
     ===================== ==========================================================================================
     """
@@ -280,6 +280,15 @@ class MemoryProfile:
         return profile_html(self)
 
 
+def as_profile(what: Any) -> MemoryProfile:
+    """Return a profile as it is, and what a path leads to, loaded: for analyses that take either."""
+    if isinstance(what, MemoryProfile):
+        return what
+    from .io import load  # imported late to keep the arrow, as in from_summary
+
+    return load(what)
+
+
 # -- lives of blocks --------------------------------------------------------------------------------------------
 
 
@@ -331,10 +340,17 @@ def concat_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
         like = next(part[name].dtype for part in filled if name in part)
         pieces = [part[name] if name in part else _absent(name, like, part.index) for part in filled]
         if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
-            columns[name] = union_categoricals(pieces)
+            columns[name] = union_categoricals(_with_equal_categories(pieces))
         else:
             columns[name] = pd.concat(pieces, ignore_index=True)
     return pd.DataFrame(columns)
+
+
+def _with_equal_categories(pieces: Sequence[pd.Series]) -> Sequence[pd.Series]:
+    """Give all pieces categories of one dtype: those of an empty column have another one than text."""
+    if len({piece.cat.categories.dtype for piece in pieces}) == 1:
+        return pieces
+    return [piece.cat.rename_categories(piece.cat.categories.astype(object)) for piece in pieces]
 
 
 def _absent(name: str, dtype: Any, index: pd.Index) -> pd.Series:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 
 from .errors import ValidationError
-from .model import MemoryProfile
+from .model import SOURCE_TABLES, MemoryProfile
 
 if TYPE_CHECKING:
     from pandera.pandas import DataFrameSchema
@@ -89,6 +89,23 @@ def schemas() -> Mapping[str, DataFrameSchema]:
             {"name": pa.Column("category"), "start_ns": pa.Column("int64"), "end_ns": pa.Column("int64")},
             checks=pa.Check(lambda frame: frame["end_ns"] >= frame["start_ns"], error="end_ns >= start_ns"),
         ),
+        "events": pa.DataFrameSchema(
+            {
+                "source": pa.Column("int32", natural),
+                "event_id": pa.Column("int64", natural),
+                "event": pa.Column("category"),
+                "type": pa.Column("category"),
+                "t_ns": pa.Column("int64", natural),
+                "stack_id": pa.Column("int32", pa.Check.ge(-1)),
+            }
+        ),
+        "accesses": pa.DataFrameSchema(
+            {
+                "source": pa.Column("int32", natural),
+                "block_id": pa.Column("int64", pa.Check.ge(-1)),
+                "t_ns": pa.Column("int64", natural),
+            }
+        ),
         "stacks": pa.DataFrameSchema({"stack_id": pa.Column("int32", natural, unique=True), "site": pa.Column(**text)}),
         "contract": _contract(),
     }
@@ -139,7 +156,7 @@ def validate(what: Checked) -> Checked:
         With every failure, its row and value, in ``failures``; the message shows the first 20.
     """
     if isinstance(what, MemoryProfile):
-        tables = {name: getattr(what, name) for name in ("sources", "blocks", "totals", "marks", "ops", "stacks")}
+        tables = {name: getattr(what, name) for name in (*SOURCE_TABLES, "stacks")}
         found = [_failures(name, table) for name, table in tables.items()]
         found.append(_dangling_stacks(what))
     else:

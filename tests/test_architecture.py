@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "io": {"io", "model", "schema", "stacks", "units", "errors"},
     "analysis": {"analysis", "model", "stacks", "units", "errors"},
     "view": {"view", "analysis", "model", "stacks", "units", "errors", "_version"},
-    "export": {"export", "view", "analysis", "model", "stacks", "units", "errors", "_version"},
+    "export": {"export", "io", "view", "analysis", "model", "stacks", "units", "errors", "_version"},
     "notebook": {"notebook", "export", "view", "analysis", "model", "stacks", "units", "errors", "_version"},
     "demo": {"demo", "errors", "units"},
 }

@@ -79,6 +79,13 @@ def test_old_negative_rows_are_memory_from_before_the_window(tmp_path):
     assert ms.live_at(p, ns(35))["size_bytes"].tolist() == [512 * 1024, 128 * 1024]
 
 
+def test_a_negative_row_of_another_pool_only_repeats_a_release(tmp_path):
+    again = row("aten::a", 512, 10, 20, 19, 3.0).replace("512", "-512", 1)
+    p = load(tmp_path, operators=[row("aten::a", 512, 10, 20, 19, 3.0), again], records=None)
+    assert len(p.blocks) == 1
+    assert "a negative size, which repeats the release of another row" in " ".join(p.sources["warnings"][0])
+
+
 def test_rows_that_describe_nothing_are_counted_by_reason(tmp_path):
     backwards = row("aten::c", 1, 30, 20, 19, 1.0)
     rows = [row("aten::a", 1, 10, 20, 19, 1.0), ",,,,,,,,,,,,,,NPU:0", "aten::b,1,,,,,,,,,,,,,NPU:0", backwards]

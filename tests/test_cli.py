@@ -41,7 +41,7 @@ def test_a_broken_rank_is_named_and_the_rest_reported(tree, tmp_path, capsys):
     streams = capsys.readouterr()
     assert "failed: " in streams.err
     assert "b_ascend_pt" in streams.err
-    assert (tmp_path / "out" / "memory_timeline_00.html").is_file()
+    assert (tmp_path / "out" / "in" / "rank0" / "memory_timeline_00.html").is_file()
 
 
 def test_strict_makes_it_an_error(tree, tmp_path, capsys):

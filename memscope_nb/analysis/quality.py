@@ -79,20 +79,28 @@ def check_quality(profile: MemoryProfile) -> Quality:
         n_skipped n_repaired``; ``n_samples`` recorded totals; ``n_unexplained`` and ``unexplained_bytes``, rises of
         older memory (3.3a) over allocated and active of all pools; ``n_total_mismatch`` of ``n_total_checked``, rows
         whose written total is not that of the recorded sample at the same instant; stack coverage as shares of bytes
-        ``own_share forward_share none_share``; ``n_in_operator``; ``clock_ns``, the grain of all times; ``verdict``:
-        ``ok``, ``look`` (something contradicts or was lost) or ``undecided`` (nothing to check against). ``hints``
-        name the recorder settings that would have given more; ``caveats`` are the remarks of the readers.
+        ``own_share forward_share none_share``; ``n_in_operator``; ``n_ambiguous_stack``, forward stacks where
+        operators of one sequence number disagree and the last started one counts; ``clock_ns``, the grain of all
+        times; ``verdict``: ``ok``, ``look`` (something contradicts or was lost) or ``undecided`` (nothing to check
+        against). ``hints`` name the recorder settings that would have given more; ``caveats`` are the remarks of the
+        readers.
     """
     by_source: dict[int, list[Series]] = {}
     for one in iter_series(profile):
         by_source.setdefault(one.source, []).append(one)
-    rows = [_source_row(profile, row, by_source.get(row.source, [])) for row in profile.sources.itertuples()]
+    return sources_quality(profile, by_source, [int(source) for source in profile.sources["source"]])
+
+
+def sources_quality(profile: MemoryProfile, by_source: dict[int, list[Series]], wanted: list[int]) -> Quality:
+    """Report on some sources, given their series; see :func:`check_quality`."""
+    chosen = profile.sources[profile.sources["source"].isin(wanted)]
+    rows = [_source_row(profile, row, by_source.get(row.source, [])) for row in chosen.itertuples()]
     caveats = tuple(
         f"{row.role} #{row.collection} rank {row.rank_id}: {warning}"
-        for row in profile.sources.itertuples()
+        for row in chosen.itertuples()
         for warning in row.warnings
     )
-    return Quality(pd.DataFrame(rows), caveats, _hints(profile, by_source))
+    return Quality(pd.DataFrame(rows), caveats, _hints(profile, by_source, chosen))
 
 
 def _source_row(profile: MemoryProfile, row: Any, series: list[Series]) -> dict[str, object]:
@@ -120,6 +128,7 @@ def _source_row(profile: MemoryProfile, row: Any, series: list[Series]) -> dict[
         "n_total_mismatch": n_mismatch,
         **{f"{kind}_share": share for kind, share in shares.items()},
         "n_in_operator": facts.get("n_in_operator", 0),
+        "n_ambiguous_stack": facts.get("n_ambiguous_stack", 0),
         "clock_ns": _clock_grain(series),
         "verdict": "look" if trouble else "ok" if recorded else "undecided",
     }
@@ -167,9 +176,9 @@ def _clock_grain(series: list[Series]) -> int:
     return int(np.gcd.reduce(times - times.min())) if len(times) > 1 else 0
 
 
-def _hints(profile: MemoryProfile, by_source: dict[int, list[Series]]) -> tuple[Hint, ...]:
-    sources = [int(s) for s in profile.sources["source"]]
-    read = {int(r.source) for r in profile.sources.itertuples() if r.status != "failed"}
+def _hints(profile: MemoryProfile, by_source: dict[int, list[Series]], chosen: pd.DataFrame) -> tuple[Hint, ...]:
+    sources = [int(source) for source in chosen["source"]]
+    read = [int(row.source) for row in chosen.itertuples() if row.status != "failed"]
     with_stack = set(profile.blocks.loc[profile.blocks["stack_id"] >= 0, "source"])
     process = set(profile.totals.loc[profile.totals["scope"].isin(["process", "device"]), "source"])
     marked = set(profile.marks["source"])

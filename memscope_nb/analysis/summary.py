@@ -68,7 +68,8 @@ def describe(profile: MemoryProfile) -> str:
         f"MemoryProfile: {len(sources)} sources, {ranks} ranks, {len(profile.blocks):,} blocks, "
         f"{len(profile.stacks):,} stacks"
     ]
-    for row in summarize(profile).head(12).itertuples():
+    summary = summarize(profile)
+    for row in summary.head(12).itertuples():
         rank = "rank ?" if pd.isna(row.rank_id) else f"rank {row.rank_id}"
         peak = "peak unknown" if pd.isna(row.peak_bytes) else f"peak {format_bytes(int(row.peak_bytes))}"
         reserved = (
@@ -78,6 +79,21 @@ def describe(profile: MemoryProfile) -> str:
             f"  {row.role} #{row.collection} {rank} {row.device} {row.pool}: {peak}{reserved}, "
             f"{row.n_blocks:,} blocks, {row.n_open:,} open"
         )
+    lines.append(f"  {_checks(profile, summary)}")
     for row in sources[sources["status"] != "ok"].head(12).itertuples():
         lines.append(f"  {row.status}: {row.path}: {'; '.join(row.warnings)}")
     return "\n".join(lines)
+
+
+def _checks(profile: MemoryProfile, summary: pd.DataFrame) -> str:
+    """One line on how far the numbers can be trusted; see check_quality for more."""
+    n_rises = summary["n_unexplained"]
+    known = n_rises.notna()
+    if not known.any():
+        balance_text = "no recorded totals to check against"
+    elif n_rises[known].sum():
+        balance_text = f"{n_rises[known].sum()} UNEXPLAINED rises in {int((n_rises[known] > 0).sum())} series"
+    else:
+        balance_text = f"{int(known.sum())} series balance"
+    counts = {name: int(profile.sources[f"n_{name}"].sum()) for name in ("skipped", "repaired")}
+    return f"checks: {balance_text}; {counts['skipped']} rows skipped, {counts['repaired']} values repaired"

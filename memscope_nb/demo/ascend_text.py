@@ -1,4 +1,4 @@
-"""Writes a simulated run as the text tree that the Ascend PyTorch Profiler leaves on disk."""
+"""Writes a simulated run as the tree that the Ascend PyTorch Profiler leaves on disk, as text, database or both."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import shutil
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from memscope_nb.errors import InputError
 
 from .ascend_csv import memory_record, npu_module_mem, operator_memory, step_trace_time
+from .ascend_db import write_database
 from .ascend_trace import trace_events
 from .records import Collection, DemoRun
 from .simulate import simulate_run
+
+Export = Literal["text", "db", "both"]
 
 LOCAL_TIME = timezone(timedelta(hours=8))
 TORCH_NPU_VERSION = "2.7.1.post2"
@@ -23,7 +27,14 @@ CANN_VERSION = "8.3.RC1"
 ROLES_IN_METADATA = ("rollout", "actor_update")
 
 
-def write_demo(out_dir: str | os.PathLike[str], *, seed: int = 0, ranks: int = 2, iterations: int = 2) -> DemoRun:
+def write_demo(
+    out_dir: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    ranks: int = 2,
+    iterations: int = 2,
+    export: Export = "text",
+) -> DemoRun:
     """Simulate a run and write it below ``out_dir`` as ``<iteration>/<role>/<worker>_ascend_pt``.
 
     Parameters
@@ -31,7 +42,9 @@ def write_demo(out_dir: str | os.PathLike[str], *, seed: int = 0, ranks: int = 2
     out_dir : path
         A folder that does not exist yet or is empty. The tree appears in it when all is written.
     seed, ranks, iterations : int
-        See `simulate_run`. The same arguments write the same bytes.
+        See `simulate_run`. The same arguments write the same bytes (databases: the same rows).
+    export : {"text", "db", "both"}
+        CSV and JSON files, a database for each collection as verl has it, or both of the same run.
 
     Returns
     -------
@@ -52,7 +65,8 @@ def write_demo(out_dir: str | os.PathLike[str], *, seed: int = 0, ranks: int = 2
     partial = (target if exists else target.parent) / f".{target.name}.{os.getpid()}.partial"
     try:
         for collection in run.collections:
-            write_collection(partial / collection_folder(collection), collection, world_size=run.world_size)
+            folder = partial / collection_folder(collection)
+            write_collection(folder, collection, world_size=run.world_size, export=export)
         if exists:
             for child in list(partial.iterdir()):
                 child.rename(target / child.name)
@@ -72,22 +86,29 @@ def collection_folder(collection: Collection) -> PurePosixPath:
     return PurePosixPath(str(collection.iteration), collection.role, name)
 
 
-def write_collection(folder: Path, collection: Collection, *, world_size: int) -> None:
+def write_collection(folder: Path, collection: Collection, *, world_size: int, export: Export = "text") -> None:
     """Write one ``*_ascend_pt`` folder."""
     output = folder / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     rank = collection.process.rank
-    _write_json(folder / f"profiler_info_{rank}.json", _profiler_info(collection))
-    _write_json(folder / "profiler_metadata.json", _profiler_metadata(collection, world_size))
-    _write_table(output / "operator_memory.csv", operator_memory(collection))
-    _write_table(output / "memory_record.csv", memory_record(collection))
-    _write_table(output / "npu_module_mem.csv", npu_module_mem(collection))
-    _write_table(output / "step_trace_time.csv", step_trace_time(collection))
-    _write_text(output / "trace_view.json", json.dumps(trace_events(collection), ensure_ascii=False))
+    _write_json(folder / f"profiler_info_{rank}.json", _profiler_info(collection, export))
+    metadata = _profiler_metadata(collection, world_size)
+    if export != "text":
+        write_database(output / f"ascend_pytorch_profiler_{rank}.db", collection, metadata)
+    if export == "db":  # the environment is in the database; without a role nothing is left to write
+        metadata.pop("ENV_VARIABLES")
+    if metadata:
+        _write_json(folder / "profiler_metadata.json", metadata)
+    if export != "db":
+        _write_table(output / "operator_memory.csv", operator_memory(collection))
+        _write_table(output / "memory_record.csv", memory_record(collection))
+        _write_table(output / "npu_module_mem.csv", npu_module_mem(collection))
+        _write_table(output / "step_trace_time.csv", step_trace_time(collection))
+        _write_text(output / "trace_view.json", json.dumps(trace_events(collection), ensure_ascii=False))
     _write_text(output / "analyse.done", "")
 
 
-def _profiler_info(collection: Collection) -> dict[str, object]:
+def _profiler_info(collection: Collection, export: Export) -> dict[str, object]:
     has_steps = any(op.name.startswith("ProfilerStep#") for op in collection.ops)
     schedule = {"wait": 0, "active": 2, "warmup": 0, "repeat": 1, "skip_first": 0} if has_steps else None
     # The monotonic clock and the counter started when the node did, 11 days before.
@@ -110,7 +131,7 @@ def _profiler_info(collection: Collection) -> dict[str, object]:
                 "_msprof_tx": True,
                 "_data_simplification": True,
                 "_record_op_args": False,
-                "_export_type": ["text"],
+                "_export_type": ["text", "db"] if export == "both" else [export],
                 "_op_attr": False,
                 "_gc_detect_threshold": None,
             },

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from .._version import __version__
+from ..analysis.growth import collection_growth
 from ..analysis.summary import summarize
 from ..analysis.timeline import Timeline
 from ..model import MemoryProfile
@@ -35,31 +37,79 @@ CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'n
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A timeline and links to its pages, relative to the index."""
+    """What the index shows of a timeline: small, so that any number of them fits in memory."""
 
-    line: Timeline
+    run: str
+    label: str
+    host: str
     pages: tuple[str, ...]
+    summary: pd.DataFrame
+    """Rows of ``summary()`` in time order, with ``start_ns``, ``length_ns`` and what :func:`collection_growth` adds."""
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, profile: MemoryProfile, line: Timeline, pages: tuple[str, ...], levels: pd.DataFrame) -> IndexEntry:
+        """Sum up a timeline; ``pages`` are links relative to the index, ``levels`` from :func:`series_levels`."""
+        summary = levels[levels["source"].isin(line.sources) & (levels["device"] == line.device)]
+        order = {source: i for i, source in enumerate(line.sources)}
+        summary = summary.sort_values("source", key=lambda s: s.map(order), kind="stable", ignore_index=True)
+        notes = tuple(timeline_notes(profile, line))
+        return cls(line.run, line.label, line.host or "", pages, summary, notes)
 
 
-def render_index(profile: MemoryProfile, entries: Sequence[IndexEntry], options: Mapping[str, object]) -> str:
+def series_levels(profile: MemoryProfile) -> pd.DataFrame:
+    """Return ``summary()`` with the windows of the sources and what each one left behind."""
+    growth = collection_growth(profile).frame[["source", "device", "pool", "left_bytes", "between_bytes"]]
+    windows = profile.sources[["source", "start_ns", "end_ns"]].astype({"source": "Int64"})
+    joined = summarize(profile).merge(growth, on=["source", "device", "pool"], how="left")
+    return joined.merge(windows, on="source")
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One source as the index lists it."""
+
+    status: str
+    role: str
+    rank: str
+    path: str
+    n_blocks: int
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, profile: MemoryProfile) -> list[SourceLine]:
+        """Return a line for each source of a profile, broken ones included."""
+        return [
+            cls(
+                str(row.status),
+                f"{row.role} #{row.collection}",
+                "" if pd.isna(row.rank_id) else str(row.rank_id),
+                str(row.path),
+                int(row.n_blocks),
+                tuple(row.warnings),
+            )
+            for row in profile.sources.itertuples()
+        ]
+
+
+def render_index(entries: Sequence[IndexEntry], sources: Sequence[SourceLine], options: Mapping[str, object]) -> str:
     """Return the index page.
 
     Parameters
     ----------
-    profile : MemoryProfile
-        Everything that was read, broken sources included.
     entries : sequence of IndexEntry
         The timelines with pages.
+    sources : sequence of SourceLine
+        Everything that was found, broken sources included.
     options : mapping
         How the pages were made, for the footer.
     """
-    summary = summarize(profile)
     body = [
         "<h1>memscope-nb report</h1>",
-        _overview(profile),
-        _timeline_table(summary, entries),
-        *(_timeline_section(profile, summary, entry) for entry in entries),
-        _source_table(profile),
+        _overview(sources),
+        _timeline_table(entries),
+        *(_timeline_section(entry) for entry in entries),
+        _source_table(sources),
         _footer(options),
     ]
     return (
@@ -72,15 +122,15 @@ def render_index(profile: MemoryProfile, entries: Sequence[IndexEntry], options:
     )
 
 
-def _overview(profile: MemoryProfile) -> str:
-    status = profile.sources["status"].value_counts()
-    parts = [f"{len(profile.sources)} sources"]
-    parts += [f"{status[key]} {key}" for key in ("partial", "failed") if key in status]
-    parts.append(f"{len(profile.blocks):,} blocks")
+def _overview(sources: Sequence[SourceLine]) -> str:
+    status = Counter(source.status for source in sources)
+    parts = [f"{len(sources)} sources"]
+    parts += [f"{status[key]} {key}" for key in ("partial", "failed") if status[key]]
+    parts.append(f"{sum(source.n_blocks for source in sources):,} blocks")
     return f'<p class="soft">{" · ".join(parts)}. Sizes are in binary units (1 GiB = 1024 MiB).</p>'
 
 
-def _timeline_table(summary: pd.DataFrame, entries: Sequence[IndexEntry]) -> str:
+def _timeline_table(entries: Sequence[IndexEntry]) -> str:
     head = (
         "run",
         "rank · device",
@@ -94,12 +144,12 @@ def _timeline_table(summary: pd.DataFrame, entries: Sequence[IndexEntry]) -> str
     )
     rows = []
     for entry in entries:
-        for pool, group in _pools(summary, entry.line):
+        for pool, group in entry.summary.groupby("pool", sort=False):
             rows.append(
                 [
-                    _text(entry.line.run),
-                    f'<a href="{html.escape(entry.pages[0])}">{_text(entry.line.label)}</a>',
-                    _text(entry.line.host or ""),
+                    _text(entry.run),
+                    f'<a href="{html.escape(entry.pages[0])}">{_text(entry.label)}</a>',
+                    _text(entry.host),
                     _text(pool),
                     *(_size(group[f"{k}peak_bytes"].max()) for k in ("", "reserved_", "resident_")),
                     f"{group['n_blocks'].sum():,}",
@@ -109,59 +159,53 @@ def _timeline_table(summary: pd.DataFrame, entries: Sequence[IndexEntry]) -> str
     return _table(head, rows, numbers=range(4, 9))
 
 
-def _timeline_section(profile: MemoryProfile, summary: pd.DataFrame, entry: IndexEntry) -> str:
+SECTION_HEAD = (
+    "role", "start (UTC)", "length", "pool", "baseline", "peak", "at", "end", "left behind", "then, unrecorded",
+    "older: start → end", "unexplained",
+)  # fmt: skip
+
+
+def _timeline_section(entry: IndexEntry) -> str:
     """Each source of a timeline with its levels, and what to know to trust them."""
-    head = (
-        "role",
-        "start (UTC)",
-        "length",
-        "pool",
-        "baseline",
-        "peak",
-        "at",
-        "end",
-        "older: start → end",
-        "unexplained",
-    )
-    windows = profile.sources.set_index("source")[["start_ns", "end_ns"]]
     rows = []
-    order = {source: i for i, source in enumerate(entry.line.sources)}
-    in_time = _of_line(summary, entry.line).sort_values("source", key=lambda s: s.map(order), kind="stable")
-    for row in in_time.itertuples():
-        start, end = (int(value) for value in windows.loc[row.source])
+    for row in entry.summary.itertuples():
+        start = int(row.start_ns)
         rows.append(
             [
                 f"{_text(row.role)} #{row.collection}",
                 f'<span class="keep">{format_epoch(start)[:23]}</span>',
-                format_duration(end - start),
+                format_duration(int(row.end_ns) - start),
                 _text(row.pool),
                 _size(row.baseline_bytes),
                 _size(row.peak_bytes),
                 "" if pd.isna(row.peak_ns) else format_duration(int(row.peak_ns) - start),
                 _size(row.end_bytes),
+                _size(row.left_bytes, signed=True),
+                _size(row.between_bytes, signed=True),
                 f"{_size(row.older_start_bytes)} → {_size(row.older_end_bytes)}",
                 "" if pd.isna(row.n_unexplained) else f"{row.n_unexplained} rises" if row.n_unexplained else "none",
             ]
         )
     links = " ".join(f'<a href="{html.escape(page)}">{i + 1}</a>' for i, page in enumerate(entry.pages))
-    notes = "".join(f"<li>{_text(note)}</li>" for note in timeline_notes(profile, entry.line))
+    notes = "".join(f"<li>{_text(note)}</li>" for note in entry.notes)
     return (
-        f"<section><h2>{_text(entry.line.label)} <span class='soft'>{_text(entry.line.run)}</span></h2>"
-        f"<p>Pages: {links}</p>{_table(head, rows, numbers=(2, *range(4, 9)))}<ul class='soft'>{notes}</ul></section>"
+        f"<section><h2>{_text(entry.label)} <span class='soft'>{_text(entry.run)}</span></h2>"
+        f"<p>Pages: {links}</p>{_table(SECTION_HEAD, rows, numbers=(2, *range(4, 11)))}"
+        f"<ul class='soft'>{notes}</ul></section>"
     )
 
 
-def _source_table(profile: MemoryProfile) -> str:
+def _source_table(sources: Sequence[SourceLine]) -> str:
     head = ("status", "role", "rank", "path", "remarks")
     rows = [
         [
-            f'<span class="{"" if row.status == "ok" else "bad"}">{_text(row.status)}</span>',
-            f"{_text(row.role)} #{row.collection}",
-            "" if pd.isna(row.rank_id) else str(row.rank_id),
-            f"<code>{_text(row.path)}</code>",
-            "<br>".join(_text(warning) for warning in row.warnings),
+            f'<span class="{"" if source.status == "ok" else "bad"}">{_text(source.status)}</span>',
+            _text(source.role),
+            _text(source.rank),
+            f"<code>{_text(source.path)}</code>",
+            "<br>".join(_text(warning) for warning in source.warnings),
         ]
-        for row in profile.sources.itertuples()
+        for source in sources
     ]
     return "<h2>Sources</h2>" + _table(head, rows, numbers=())
 
@@ -170,14 +214,6 @@ def _footer(options: Mapping[str, object]) -> str:
     chosen = ", ".join(f"{key}={value}" for key, value in options.items())
     versions = f"memscope-nb {__version__}, pandas {pd.__version__}, Python {platform.python_version()}"
     return f'<p class="soft">{_text(versions)}; {_text(chosen)}.</p>'
-
-
-def _pools(summary: pd.DataFrame, line: Timeline) -> list[tuple[str, pd.DataFrame]]:
-    return [(str(pool), group) for pool, group in _of_line(summary, line).groupby("pool", sort=False)]
-
-
-def _of_line(summary: pd.DataFrame, line: Timeline) -> pd.DataFrame:
-    return summary[summary["source"].isin(line.sources) & (summary["device"] == line.device)]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
@@ -195,5 +231,5 @@ def _text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def _size(value: object) -> str:
-    return "" if pd.isna(value) else format_bytes(int(value))  # type: ignore[call-overload]
+def _size(value: object, *, signed: bool = False) -> str:
+    return "" if pd.isna(value) else format_bytes(int(value), signed=signed)  # type: ignore[call-overload]

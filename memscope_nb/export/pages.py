@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..analysis.timeline import Timeline, timelines
@@ -14,24 +14,32 @@ from ..units import format_bytes
 from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import bokeh_source, data_script, render_page
 from .files import OutputFolder, UniqueNames
-from .index import IndexEntry, render_index
+from .index import IndexEntry, SourceLine, render_index, series_levels
 
 MAX_BARS_PER_SEGMENT = 500_000
 
 
 @dataclass(frozen=True)
-class _Target:
-    """Where the pages of one timeline go: a folder below the output folder, empty for the folder itself."""
+class PageOptions:
+    """How pages are cut and packed; see :func:`export_html`."""
 
-    line: Timeline
-    folder: str
+    bars_per_segment: int = 100_000
+    max_segments: int = 20
+    capacity_bytes: int | None = None
+    inline: bool = False
 
-    def href(self, name: str) -> str:
-        return f"{self.folder}/{name}" if self.folder else name
+    @classmethod
+    def of(cls, *, bars_per_segment: int, max_segments: int, capacity: str | int | None, inline: bool) -> PageOptions:
+        """Check what a caller asked for; raise :class:`InputError` for what makes no sense."""
+        if bars_per_segment < 1 or max_segments < 1:
+            raise InputError("bars_per_segment and max_segments must be at least 1")
+        return cls(min(bars_per_segment, MAX_BARS_PER_SEGMENT), max_segments, read_capacity(capacity), inline)
 
-    @property
-    def up(self) -> str:
-        return "../" * len(self.folder.split("/")) if self.folder else ""
+    def as_text(self) -> dict[str, object]:
+        """Return the options for the footer of the index."""
+        shown: dict[str, object] = {"bars_per_segment": self.bars_per_segment, "max_segments": self.max_segments}
+        capacity = {} if self.capacity_bytes is None else {"capacity": format_bytes(self.capacity_bytes)}
+        return shown | {"inline": self.inline} | capacity
 
 
 def export_html(
@@ -73,73 +81,75 @@ def export_html(
     InputError
         If there is nothing to show, an option makes no sense, or the folder is not empty.
     """
-    if bars_per_segment < 1 or max_segments < 1:
-        raise InputError("bars_per_segment and max_segments must be at least 1")
-    capacity_bytes = read_capacity(capacity)
-    lines = timelines(profile)
-    if not lines:
+    options = PageOptions.of(
+        bars_per_segment=bars_per_segment, max_segments=max_segments, capacity=capacity, inline=inline
+    )
+    if not timelines(profile):
         raise InputError("nothing to show: no source has blocks or recorded totals")
-    out = OutputFolder(out_dir, force=force)
-    bokeh_name, bokeh = bokeh_source()
-    entries = []
-    for target in _targets(lines):
-        pages = _write_timeline(
-            profile,
-            target,
-            out,
-            bars_per_segment=min(bars_per_segment, MAX_BARS_PER_SEGMENT),
-            max_segments=max_segments,
-            capacity_bytes=capacity_bytes,
-            bokeh_name=None if inline else bokeh_name,
-        )
-        entries.append(IndexEntry(target.line, tuple(target.href(page) for page in pages)))
-    if not inline:
-        out.write(bokeh_name, bokeh)
-    options: dict[str, object] = {"bars_per_segment": bars_per_segment, "max_segments": max_segments, "inline": inline}
-    if capacity_bytes is not None:
-        options["capacity"] = format_bytes(capacity_bytes)
-    index = out.write("index.html", render_index(profile, entries, options))
-    out.finish()
-    return index
+    writer = PageWriter(OutputFolder(out_dir, force=force), options)
+    writer.add(profile, alone=True)
+    return writer.finish()
 
 
-def _targets(lines: list[Timeline]) -> list[_Target]:
-    """Folders ``<run>/rank<k>``, safe and unique; a single timeline lies in the output folder itself."""
-    if len(lines) == 1:
-        return [_Target(lines[0], "")]
-    runs = UniqueNames()
-    run_folder = {run: runs.take(run) for run in dict.fromkeys(line.run for line in lines)}
-    per_rank = Counter((line.run, line.rank_id) for line in lines)
-    names = {run: UniqueNames() for run in run_folder}
-    targets = []
-    for line in lines:
+@dataclass
+class PageWriter:
+    """Writes the pages of one profile after the other and keeps only what the index shows of them."""
+
+    out: OutputFolder
+    options: PageOptions
+    entries: list[IndexEntry] = field(default_factory=list)
+    sources: list[SourceLine] = field(default_factory=list)
+    _runs: UniqueNames = field(default_factory=UniqueNames)
+    _run_folders: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, UniqueNames] = field(default_factory=dict)
+
+    def add(self, profile: MemoryProfile, *, alone: bool = False) -> None:
+        """Write the pages of a profile; with ``alone`` a single timeline lies in the output folder itself."""
+        self.sources += SourceLine.of(profile)
+        lines = timelines(profile)
+        in_root = alone and len(lines) == 1
+        levels = series_levels(profile)
+        per_rank = Counter((line.run, line.rank_id) for line in lines)
+        for line in lines:
+            folder = "" if in_root else self._folder(line, several=per_rank[line.run, line.rank_id] > 1)
+            pages = self._write_timeline(profile, line, folder)
+            links = tuple(_href(folder, page) for page in pages)
+            self.entries.append(IndexEntry.of(profile, line, links, levels))
+
+    def finish(self) -> Path:
+        """Write what all pages share and the index; return the index."""
+        if not self.options.inline:
+            self.out.write(*bokeh_source())
+        index = self.out.write("index.html", render_index(self.entries, self.sources, self.options.as_text()))
+        self.out.finish()
+        return index
+
+    def _folder(self, line: Timeline, *, several: bool) -> str:
+        """Return ``<run>/rank<k>``, safe and unique."""
+        if line.run not in self._run_folders:
+            self._run_folders[line.run] = self._runs.take(line.run)
+            self._names[line.run] = UniqueNames()
         name = "norank" if line.rank_id is None else f"rank{line.rank_id}"
-        if per_rank[line.run, line.rank_id] > 1:
+        if several:
             name += f"_{line.device}" + (f"_part{line.part + 1}" if line.part else "")
-        targets.append(_Target(line, f"{run_folder[line.run]}/{names[line.run].take(name)}"))
-    return targets
+        return f"{self._run_folders[line.run]}/{self._names[line.run].take(name)}"
+
+    def _write_timeline(self, profile: MemoryProfile, line: Timeline, folder: str) -> list[str]:
+        """Write all segments of a timeline; return the names of its pages."""
+        view = TimelineView(profile, line, capacity_bytes=self.options.capacity_bytes)
+        windows = view.windows(bars_per_segment=self.options.bars_per_segment, max_segments=self.options.max_segments)
+        pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
+        up = "../" * len(folder.split("/")) if folder else ""
+        for number, payload in enumerate(view.segments(windows, pages, index_href=f"{up}index.html")):
+            if self.options.inline:
+                page = render_page(payload)
+            else:
+                data_name = f"detail_data_{number:02d}.js"
+                self.out.write(_href(folder, data_name), data_script(payload))
+                page = render_page(payload, data_href=data_name, bokeh_href=f"{up}{bokeh_source()[0]}")
+            self.out.write(_href(folder, pages[number]), page)
+        return pages
 
 
-def _write_timeline(
-    profile: MemoryProfile,
-    target: _Target,
-    out: OutputFolder,
-    *,
-    bars_per_segment: int,
-    max_segments: int,
-    capacity_bytes: int | None,
-    bokeh_name: str | None,
-) -> list[str]:
-    """Write all segments of a timeline; return the names of its pages."""
-    view = TimelineView(profile, target.line, capacity_bytes=capacity_bytes)
-    windows = view.windows(bars_per_segment=bars_per_segment, max_segments=max_segments)
-    pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
-    for number, payload in enumerate(view.segments(windows, pages, index_href=f"{target.up}index.html")):
-        if bokeh_name is None:
-            page = render_page(payload)
-        else:
-            data_name = f"detail_data_{number:02d}.js"
-            out.write(target.href(data_name), data_script(payload))
-            page = render_page(payload, data_href=data_name, bokeh_href=f"{target.up}{bokeh_name}")
-        out.write(target.href(pages[number]), page)
-    return pages
+def _href(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name

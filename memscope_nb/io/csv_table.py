@@ -1,17 +1,16 @@
 """Typed columns from the CSV files of profilers: exact times, exact bytes, every bad cell counted.
 
 Columns are mapped by header name and the unit in the header text (``Size(KB)``); missing columns are accepted, unknown
-ones ignored (spec/ascend_profiler 3.2). Arrow cuts the text into cells and converts whole columns; a file whose quoting
-Arrow refuses is read row by row by the :mod:`csv` module into the same conversion.
+ones ignored (spec/ascend_profiler 3.2). Arrow cuts the text into cells, block by block, and :mod:`.csv_columns` turns
+them into integers; a file whose quoting Arrow refuses is read row by row by the :mod:`csv` module and converted alike.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 
 from ..errors import InputError
 from ..model import NA_NS
+from .csv_blocks import line_blocks, parse_block, python_batches, skip_rows
+from .csv_columns import Int64Array, NeedsTextError, Place, integers, sizes, times, whole_sizes
 from .report import OnBytes, ReadReport, ignore_bytes
 
 Kind = Literal["text", "time", "bytes", "int"]
@@ -32,10 +31,6 @@ Column: TypeAlias = "npt.NDArray[np.int64] | pd.Categorical"
 BLOCK_BYTES = 1 << 20
 _HEADER = re.compile(r"(?P<name>[^()]*?)\s*(?:\((?P<unit>[^()]*)\))?")
 _UNIT_FACTOR = {"b": 1, "byte": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-_EMPTY_CELLS = pa.array(["", "N/A", "NA", "nan", "None", "null"])
-_TIME = r"^-?\d+(\.\d{1,3})?$"
-_LONG_TIME = r"^(-?\d+\.\d{3})\d+$"
-_EXPONENT = r"^-?\d+(\.\d*)?[eE][+-]?\d+$"
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,8 @@ class Table:
     columns: Mapping[str, Column]
     rounding: Mapping[str, npt.NDArray[np.int64]]
     """For byte columns: half the last printed digit in bytes where the text is not a whole number of bytes, else 0."""
+    kept: npt.NDArray[np.bool_] | None = None
+    """Which rows of the file are here, if not all."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -73,7 +70,13 @@ class Table:
     def text(self, name: str) -> pd.Categorical:
         """Return a text column; all empty if the file lacks it."""
         column = self.columns.get(name)
-        return column if isinstance(column, pd.Categorical) else pd.Categorical([""] * self.n_rows)
+        if isinstance(column, pd.Categorical):
+            return column
+        return pd.Categorical.from_codes(np.zeros(self.n_rows, dtype=np.int8), [""])
+
+    def where(self, row: int) -> str:
+        """Name the place of a row, for remarks."""
+        return f"line {(row if self.kept is None else int(np.flatnonzero(self.kept)[row])) + 2}"
 
 
 def read_header(path: Path) -> Header:
@@ -104,6 +107,7 @@ def read_table(
     required: tuple[str, ...],
     report: ReadReport,
     on_bytes: OnBytes = ignore_bytes,
+    drop: tuple[str, str] | None = None,
 ) -> Table:
     """Read the columns named in ``kinds`` from a CSV file.
 
@@ -120,6 +124,8 @@ def read_table(
         Receives every skipped row and unreadable cell.
     on_bytes : callable
         Progress.
+    drop : (str, str), optional
+        A text column and a suffix: rows in which it ends so are left out before anything is converted.
 
     Raises
     ------
@@ -133,176 +139,175 @@ def read_table(
             f"{path.name}: no column {', '.join(missing)}; the header is {', '.join(header.cells) or 'empty'}"
         )
     wanted = {name: kind for name, kind in kinds.items() if name in header.names}
-    collector = _Collector(path, header, wanted, report)
+    drop = drop if drop and wanted.get(drop[0]) == "text" else None
+    part = ReadReport()
+    collector = _Collector(path, header, wanted, part, drop)
+    progress = _Progress(path.stat().st_size, on_bytes)
     try:
-        for batch in _arrow_batches(path, header, header.encoding, report, on_bytes):
-            collector.add(batch)
+        _read_blocks(path, header, collector, progress)
     except pa.ArrowInvalid as error:
         # Quotes that do not close, or bytes of another encoding: start again the slow way, which never refuses a file.
-        collector = _Collector(path, header, wanted, report)
-        report.repair(f"{path.name}: read row by row ({str(error).splitlines()[0][:120]})")
-        for batch in _python_batches(path, header, report):
-            collector.add(batch)
+        part = ReadReport()
+        collector = _Collector(path, header, wanted, part, drop)
+        part.repair(f"{path.name}: read row by row ({str(error).splitlines()[0][:120]})")
+        for batch in python_batches(path, header.names, header.encoding, part):
+            collector.add(batch, path.stat().st_size)
+    _merge(part, report)
+    progress.reached(progress.total)
     return collector.table()
 
 
-def _arrow_batches(
-    path: Path, header: Header, encoding: str, report: ReadReport, on_bytes: OnBytes
-) -> Iterator[pa.RecordBatch]:
-    def skip(row: Any) -> str:
-        if row.text.strip():
-            report.skip(f"{path.name}: rows with another number of cells than the header", 1, f"{row.text[:80]!r}")
-        return "skip"
-
-    options: dict[str, Any] = {
-        "read_options": pa_csv.ReadOptions(
-            block_size=BLOCK_BYTES,
-            use_threads=False,
-            column_names=list(header.names),
-            skip_rows=1,
-            encoding="utf-8" if encoding == "utf-8-sig" else encoding,
-        ),
-        "parse_options": pa_csv.ParseOptions(invalid_row_handler=skip),
-        "convert_options": pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(header.names, pa.string()), strings_can_be_null=False
-        ),
-    }
-    if path.stat().st_size == 0:
-        return
-    try:
-        reader = pa_csv.open_csv(path, **options)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):  # only a header
-            return
-        raise
-    with reader:
-        for batch in reader:
-            on_bytes(batch.nbytes)
-            yield batch
+def _merge(part: ReadReport, report: ReadReport) -> None:
+    report.n_skipped += part.n_skipped
+    report.n_repaired += part.n_repaired
+    for note in part.notes.values():
+        report.note(note.text, note.count, note.example)
 
 
-def _python_batches(path: Path, header: Header, report: ReadReport, size: int = 20_000) -> Iterator[pa.RecordBatch]:
-    encoding = header.encoding
-    try:
-        path.read_text(encoding=encoding)
-    except UnicodeDecodeError:
-        encoding = "gb18030"
-    width = len(header.cells)
-    with path.open(encoding=encoding, errors="replace", newline="") as file:
-        rows = csv.reader(file)
-        next(rows, None)
-        while chunk := list(islice(rows, size)):
-            whole = [row for row in chunk if len(row) == width]
-            if len(whole) < len(chunk):
-                broken = [row for row in chunk if len(row) != width and any(cell.strip() for cell in row)]
-                report.skip(
-                    f"{path.name}: rows with another number of cells than the header",
-                    len(broken),
-                    f"near line {rows.line_num}",
-                )
-            columns = list(zip(*whole, strict=True)) or [()] * width
-            yield pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], names=list(header.names))
+class _Progress:
+    """Reports bytes once, however often a file is read."""
+
+    def __init__(self, total: int, on_bytes: OnBytes) -> None:
+        self.total, self._on_bytes, self._told = total, on_bytes, 0
+
+    def reached(self, n_bytes: int) -> None:
+        news = min(n_bytes, self.total) - self._told
+        if news > 0:
+            self._told += news
+            self._on_bytes(news)
+
+
+def _read_blocks(path: Path, header: Header, collector: _Collector, progress: _Progress) -> None:
+    """Read a file by Arrow, block by block, each freed before the next; sizes as numbers as long as all are plain."""
+    types: dict[Kind, pa.DataType] = {"text": pa.dictionary(pa.int32(), pa.string()), "bytes": pa.float64()}
+    numbers = {name: types.get(kind, pa.string()) for name, kind in collector.kinds.items()}
+    texts = {name: pa.string() if pa.types.is_floating(kind) else kind for name, kind in numbers.items()}
+    as_numbers = True
+    with path.open("rb", buffering=0) as file:
+        for block, n_read in line_blocks(file, BLOCK_BYTES):
+            if as_numbers:
+                try:
+                    batch, skipped = parse_block(block, header.names, header.encoding, numbers)
+                    collector.add(batch, len(block))
+                except (pa.ArrowInvalid, NeedsTextError):
+                    as_numbers = False
+            if not as_numbers:
+                batch, skipped = parse_block(block, header.names, header.encoding, texts)
+                collector.add(batch, len(block))
+            for text in skipped:
+                skip_rows(collector.report, path, 1, f"{text[:80]!r}")
+            progress.reached(n_read)
 
 
 class _Collector:
-    """Converts batches of text cells and keeps only the typed columns."""
+    """Converts batches of cells and keeps only the typed columns."""
 
-    def __init__(self, path: Path, header: Header, kinds: Mapping[str, Kind], report: ReadReport) -> None:
-        self.path, self.header, self.kinds, self.report = path, header, kinds, report
-        self.n_rows = 0
-        self.parts: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in kinds}
-        self.rounding: dict[str, list[npt.NDArray[np.int64]]] = {n: [] for n, kind in kinds.items() if kind == "bytes"}
-        self.texts: dict[str, dict[str, int]] = {name: {} for name, kind in kinds.items() if kind == "text"}
+    def __init__(
+        self, path: Path, header: Header, kinds: Mapping[str, Kind], report: ReadReport, drop: tuple[str, str] | None
+    ) -> None:
+        self.path, self.header, self.kinds, self.report, self.drop = path, header, kinds, report, drop
+        self._n_lines = self._n_bytes = 0
+        self._columns = {name: _Growing(np.int32 if kind == "text" else np.int64) for name, kind in kinds.items()}
+        self._rounding: dict[str, _Growing] = {}
+        self._kept = _Growing(np.bool_)
+        self._texts: dict[str, dict[str, int]] = {name: {} for name, kind in kinds.items() if kind == "text"}
+        self._factors: dict[str, int] = {}
+        for name in (name for name, kind in kinds.items() if kind == "bytes"):
+            factor = _UNIT_FACTOR.get(header.units[name])
+            if factor is None:
+                raise InputError(f"{path.name}: column {name} has no known unit (KB or MB) in its header")
+            self._factors[name] = factor
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        for name, kind in self.kinds.items():
-            cells = pc.utf8_trim_whitespace(batch.column(name))
-            if kind == "text":
-                self.parts[name].append(self._codes(name, cells))
-                continue
-            cells = pc.if_else(pc.is_in(cells, value_set=_EMPTY_CELLS), pa.scalar(None, pa.string()), cells)
-            if kind == "time":
-                self.parts[name].append(self._times(name, cells))
-            elif kind == "bytes":
-                values, rounding = self._bytes(name, cells)
-                self.parts[name].append(values)
-                self.rounding[name].append(rounding)
-            else:
-                self.parts[name].append(self._numbers(name, cells, r"^-?\d{1,18}$", pa.int64()))
-        self.n_rows += batch.num_rows
+    def add(self, batch: pa.RecordBatch | None, n_bytes: int) -> None:
+        """Convert the cells of a block of so many bytes, all or none; the block can be freed afterwards."""
+        if batch is None:
+            return
+        n_lines = batch.num_rows
+        kept = self._wanted_rows(batch)
+        if kept is not None:
+            batch = batch.filter(pa.array(kept))
+
+        def place(row: int) -> str:
+            return f"line {self._n_lines + (row if kept is None else int(np.flatnonzero(kept)[row])) + 2}"
+
+        values = {name: self._convert(name, kind, batch.column(name), place) for name, kind in self.kinds.items()}
+        self._n_lines += n_lines
+        self._n_bytes += n_bytes
+        expected = self._expected_rows()
+        for name, (column, rounding) in values.items():
+            if rounding is not None and (rounding.any() or name in self._rounding):
+                self._rounding.setdefault(name, _Growing(np.int64, self._columns[name].n)).extend(rounding, expected)
+            elif name in self._rounding:
+                self._rounding[name].extend(np.zeros(len(column), dtype=np.int64), expected)
+            self._columns[name].extend(column, expected)
+        if kept is not None:
+            self._kept.extend(kept, expected)
+
+    def _expected_rows(self) -> int:
+        """How many lines the file has, by those seen so far."""
+        return int(self._n_lines * (self.path.stat().st_size / max(1, self._n_bytes)) * 1.02) + 1
+
+    def _convert(
+        self, name: str, kind: Kind, cells: pa.Array, place: Place
+    ) -> tuple[npt.NDArray[Any], Int64Array | None]:
+        if kind == "text":
+            return self._codes(name, cells), None
+        if kind == "time":
+            return times(cells, name, self.path.name, place, self.report), None
+        if kind == "int":
+            return integers(cells, name, self.path.name, place, self.report), None
+        if pa.types.is_floating(cells.type):
+            return whole_sizes(cells, self._factors[name]), None
+        return sizes(cells, self._factors[name], name, self.path.name, place, self.report)
+
+    def _wanted_rows(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        """Which rows of a block to keep, None for all."""
+        if self.drop is None:
+            return None
+        texts, codes = _encoded(batch.column(self.drop[0]))
+        return np.array([not text.endswith(self.drop[1]) for text in texts] or [True], dtype=bool)[codes]
+
+    def _codes(self, name: str, cells: pa.Array) -> npt.NDArray[np.int32]:
+        """One number per distinct text, the same over all batches."""
+        texts, codes = _encoded(cells)
+        known = self._texts[name]
+        return np.array([known.setdefault(text, len(known)) for text in texts] or [0], dtype=np.int32)[codes]
 
     def table(self) -> Table:
+        """Return all columns."""
         columns: dict[str, Column] = {}
-        for name, parts in self.parts.items():
-            column = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-            columns[name] = pd.Categorical.from_codes(column, list(self.texts[name])) if name in self.texts else column
-        rounding = {n: np.concatenate(p) if p else np.empty(0, dtype=np.int64) for n, p in self.rounding.items()}
-        return Table(self.path, self.n_rows, columns, rounding)
-
-    def _codes(self, name: str, cells: pa.StringArray) -> npt.NDArray[np.int64]:
-        """One number per distinct text, the same over all batches."""
-        encoded = cells.dictionary_encode()
-        known = self.texts[name]
-        mapping = np.array(
-            [known.setdefault(text, len(known)) for text in encoded.dictionary.to_pylist()], dtype=np.int64
-        )
-        return mapping[encoded.indices.to_numpy(zero_copy_only=False)] if len(mapping) else np.empty(0, dtype=np.int64)
-
-    def _times(self, name: str, cells: pa.StringArray) -> npt.NDArray[np.int64]:
-        """Decimal microseconds to integer ns without a float (spec/ascend_profiler 8)."""
-        damaged = pc.fill_null(pc.match_substring_regex(cells, _EXPONENT), False)
-        if pc.any(damaged).as_py():
-            value = cells.filter(damaged)[0].as_py()
-            raise InputError(
-                f"{self.path.name}: times such as {value} have lost their resolution (saved by a spreadsheet program); "
-                "use the original file or export it again"
+        for name, growing in self._columns.items():
+            values = growing.values()
+            columns[name] = (
+                pd.Categorical.from_codes(values, list(self._texts[name])) if name in self._texts else values
             )
-        long = pc.fill_null(pc.match_substring_regex(cells, _LONG_TIME), False)
-        if pc.any(long).as_py():
-            self.report.repair(f"{self.path.name}: {name} cut to whole nanoseconds", pc.sum(long).as_py())
-            cells = pc.replace_substring_regex(cells, _LONG_TIME, r"\1")
-        good = self._readable(name, cells, _TIME)
-        decimals = good.cast(pa.decimal128(22, 3))
-        ns = pc.multiply(decimals, pa.scalar(1000, pa.decimal128(4, 0))).cast(pa.int64())
-        return _filled(ns)
-
-    def _bytes(self, name: str, cells: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Sizes to bytes; where the text is not a whole number of bytes also half its last digit.
-
-        A float64 is exact here: sizes are multiples of 512 B, so their text in KB or MB is a dyadic number, which
-        parsing returns exactly; other text was rounded by its producer and is brought to the nearest byte.
-        """
-        good = self._readable(name, cells, r"^-?\d+(\.\d+)?([eE][+-]?\d{1,2})?$")
-        factor = _UNIT_FACTOR.get(self.header.units[name])
-        if factor is None:
-            raise InputError(f"{self.path.name}: column {name} has no known unit (KB or MB) in its header")
-        scaled = pc.fill_null(good.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False) * factor
-        whole = np.rint(scaled)
-        known = np.isfinite(scaled)
-        values = np.where(known, np.where(known, whole, 0).astype(np.int64), NA_NS)
-        rounding = np.zeros(len(values), dtype=np.int64)
-        cut = np.flatnonzero(known & (np.abs(scaled - whole) > 1e-4))
-        for i in cut:  # few: only the cells that a producer or a re-save rounded
-            decimals = len(good[int(i)].as_py().partition(".")[2])
-            rounding[i] = int(np.ceil(factor * 0.5 * 10.0**-decimals))
-        return values, rounding
-
-    def _numbers(self, name: str, cells: pa.StringArray, pattern: str, kind: pa.DataType) -> npt.NDArray[np.int64]:
-        return _filled(self._readable(name, cells, pattern).cast(kind))
-
-    def _readable(self, name: str, cells: pa.StringArray, pattern: str) -> pa.StringArray:
-        """Cells that match; the others become unknown and are counted with line and value."""
-        bad = pc.fill_null(pc.invert(pc.match_substring_regex(cells, pattern)), False)
-        if pc.any(bad).as_py():
-            first = int(pc.index(bad, True).as_py())
-            example = f"line {self.n_rows + first + 2}: {cells[first].as_py()[:60]!r}"
-            self.report.repair(
-                f"{self.path.name}: unreadable cells in {name} taken as unknown", pc.sum(bad).as_py(), example
-            )
-            cells = pc.if_else(bad, pa.scalar(None, pa.string()), cells)
-        return cells
+        n_rows = max((growing.n for growing in self._columns.values()), default=0)
+        none = np.broadcast_to(np.int64(0), n_rows)  # takes no memory
+        rounding = {name: self._rounding[name].values() if name in self._rounding else none for name in self._factors}
+        return Table(self.path, n_rows, columns, rounding, None if self.drop is None else self._kept.values())
 
 
-def _filled(values: pa.Array) -> npt.NDArray[np.int64]:
-    filled: npt.NDArray[np.int64] = pc.fill_null(values, NA_NS).to_numpy(zero_copy_only=False)
-    return filled
+class _Growing:
+    """A column that is filled in place; room that is not used yet is address space, not memory."""
+
+    def __init__(self, dtype: type[np.generic], n_zeros: int = 0) -> None:
+        self._room: npt.NDArray[Any] = np.zeros(n_zeros, dtype=dtype)
+        self.n = n_zeros
+
+    def extend(self, values: npt.NDArray[Any], expected: int) -> None:
+        end = self.n + len(values)
+        if end > len(self._room):
+            room = np.empty(max(expected, end + end // 4), dtype=self._room.dtype)
+            room[: self.n] = self._room[: self.n]
+            self._room = room
+        self._room[self.n : end] = values
+        self.n = end
+
+    def values(self) -> npt.NDArray[Any]:
+        return self._room[: self.n]
+
+
+def _encoded(cells: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """Distinct texts, and the position of each cell's text among them."""
+    encoded = cells if pa.types.is_dictionary(cells.type) else cells.dictionary_encode()
+    return [text.strip() for text in encoded.dictionary.to_pylist()], encoded.indices.to_numpy(zero_copy_only=False)

@@ -48,8 +48,7 @@ def join_operators(blocks: pd.DataFrame, trace: Trace, report: ReadReport) -> pd
     stack[found] = ops["stack_id"].to_numpy(np.int64)[op[found]]
     own = stack >= 0
     open_rows = np.flatnonzero(found & ~own)
-    forward = _forward_stacks(ops, op[open_rows], alloc[open_rows])
-    stack[open_rows] = forward
+    stack[open_rows], ambiguous = _forward_stacks(ops, op[open_rows], alloc[open_rows])
     kind = np.where(own, 1, np.where(stack >= 0, 2, 0)).astype(np.int8)
     tid = np.full(len(blocks), NA_NS, dtype=np.int64)
     tid[found] = ops["tid"].to_numpy(np.int64)[op[found]]
@@ -58,6 +57,7 @@ def join_operators(blocks: pd.DataFrame, trace: Trace, report: ReadReport) -> pd
         "n_own_stack": int(own.sum()),
         "n_forward_stack": int((kind == 2).sum()),
         "n_no_stack": int((kind == 0).sum()),
+        "n_ambiguous_stack": int(ambiguous.sum()),
     }
     return blocks.assign(
         tid=from_int64(tid),
@@ -66,8 +66,8 @@ def join_operators(blocks: pd.DataFrame, trace: Trace, report: ReadReport) -> pd
     )
 
 
-def _forward_stacks(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> Int64Array:
-    """Stack of the forward operator with the same sequence number, -1 where there is none."""
+def _forward_stacks(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """Stack of the forward operator with the same sequence number (-1: none), and whether several disagree."""
     sequence = ops["sequence"].to_numpy(np.int64)
     number = sequence[op]
     unnumbered = np.flatnonzero(number < 0)
@@ -75,8 +75,10 @@ def _forward_stacks(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> Int
 
     candidates = ops[(ops["sequence"] >= 0) & (ops["fwd_tid"] == 0) & (ops["stack_id"] >= 0)]
     last = candidates.sort_values("start_ns", kind="stable").drop_duplicates("sequence", keep="last")
-    by_number = pd.Series(last["stack_id"].to_numpy(np.int64), index=last["sequence"].to_numpy(np.int64))
-    return by_number.reindex(number).fillna(-1).to_numpy(np.int64)
+    at = pd.Index(last["sequence"].to_numpy(np.int64)).get_indexer(number)
+    several = candidates.groupby("sequence")["stack_id"].nunique().reindex(last["sequence"]).to_numpy() > 1
+    stacks = np.append(last["stack_id"].to_numpy(np.int64), -1)
+    return stacks[at], np.append(several, False)[at]
 
 
 def _enclosing_number(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> Int64Array:

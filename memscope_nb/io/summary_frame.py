@@ -9,7 +9,7 @@ from ..model import NA_NS, Int64Array, MemoryProfile, concat_tables, from_int64
 from ..schema import validate
 from ..stacks import StackPool
 from ..units import KIB, MIB, NS_PER_MS
-from .ascend_text import GE, GE_PREFIX, PTA
+from .ascend_tables import GE, GE_PREFIX, PTA
 
 
 def read_summary(frame: pd.DataFrame) -> MemoryProfile:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..analysis.series import balance
+from ..analysis.quality import sources_quality
+from ..analysis.series import Series, balance
 from ..analysis.timeline import Timeline
 from ..model import MemoryProfile
-from ..units import format_bytes
+from ..units import format_bytes, format_duration
 
 
 def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
@@ -15,8 +16,7 @@ def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
     sources = profile.sources[profile.sources["source"].isin(line.sources)]
     notes = ["Sizes are in binary units (1 GiB = 1024 MiB); times are offsets from the first allocator record."]
     notes += [_balance_note(profile, line)]
-    coverage = _coverage_note(profile, line)
-    notes += [coverage] if coverage else []
+    notes += _quality_notes(profile, line)
     for row in sources.itertuples():
         where = f"{row.role} #{row.collection}"
         if row.status != "ok":
@@ -44,6 +44,25 @@ def _balance_note(profile: MemoryProfile, line: Timeline) -> str:
         "UNEXPLAINED memory: recorded totals rise where no row does (rows missing from the file, another process, an "
         "external allocator): " + "; ".join(worst)
     )
+
+
+def _quality_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
+    """What the quality report says of these sources, and how to record what they lack."""
+    by_source: dict[int, list[Series]] = {}
+    for one in line.series:
+        by_source.setdefault(one.source, []).append(one)
+    quality = sources_quality(profile, by_source, list(line.sources))
+    frame = quality.to_frame()
+    checked, wrong = int(frame["n_total_checked"].sum()), int(frame["n_total_mismatch"].sum())
+    notes = []
+    if checked:
+        verdict = "all agree" if wrong == 0 else f"{wrong:,} DIFFER"
+        notes.append(f"Totals written in the rows against the recorded samples: {checked:,} compared, {verdict}.")
+    coverage = _coverage_note(profile, line)
+    notes += [coverage] if coverage else []
+    grain = min(frame["clock_ns"], default=0)
+    notes += [f"Times have a grain of {format_duration(int(grain))}."] if grain > 1 else []
+    return notes + [f"To record next time: {hint}" for hint in quality.hints]
 
 
 def _coverage_note(profile: MemoryProfile, line: Timeline) -> str:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from os import PathLike, fspath
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from os import PathLike
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from ..errors import InputError
 from ..model import MemoryProfile, is_open
-from .ascend import Collection, find_collections
-from .ascend_text import SourceTables, read_text_export
+from .ascend import Collection
+from .cache import cache_folder
+from .discover import Paths, discover
+from .parallel import read_each, reads_in_workers
 from .progress import Progress
-from .report import OnBytes, ReadReport
+from .source import SourceRead, read_sources
+from .trace_view import TraceReader
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+All: TypeAlias = Literal["all"]
 
 
 def load(
     paths: Paths,
     *,
-    ranks: Literal["all"] | int | Iterable[int] = "all",
-    roles: Literal["all"] | str | Iterable[str] = "all",
+    ranks: All | int | Iterable[int] = "all",
+    roles: All | str | Iterable[str] = "all",
+    steps: All | int | Iterable[int] = "all",
+    collections: All | int | Iterable[int] = "all",
+    pools: All | str | Iterable[str] = "all",
+    time_range: tuple[int, int] | None = None,
+    n_jobs: int = -1,
+    reader: TraceReader = "auto",
+    cache: bool | str | PathLike[str] | None = None,
     progress: bool | None = None,
     strict: bool = False,
 ) -> MemoryProfile:
@@ -35,9 +44,20 @@ def load(
     Parameters
     ----------
     paths : path or list of paths
-        A tree, the folder of a role, one collection whatever its name, or a list of such. Each one is a *run*.
+        A tree, the folder of a role, one collection whatever its name, a msMemScope dump (a folder or a file, CSV or
+        database), or a list of such. Each one is a *run*; each process of a dump is a source.
     ranks, roles : optional
         Read only these.
+    steps, collections, pools, time_range : optional
+        Keep only these, see :meth:`MemoryProfile.select`; blocks that overlap keep their true times.
+    n_jobs : int
+        Processes to read with, as in joblib: -1 for one a core (small loads stay in this process anyway). Under
+        ``joblib.parallel_config("dask")`` or ``"ray"`` the sources are read there.
+    reader : {"auto", "ijson"}
+        ``ijson`` reads traces the slow and simple way: the reference that the fast one is tested against.
+    cache : bool or path, optional
+        Keep what was parsed in a folder of Parquet files, and reuse it while the files do not change: ``True`` for the
+        user's cache folder, a path, or by default the variable ``MEMSCOPE_CACHE``.
     progress : bool, optional
         Show a progress bar; by default only for large loads in a terminal or notebook.
     strict : bool
@@ -54,97 +74,54 @@ def load(
     InputError
         If a path does not exist, nothing is found, a filter matches nothing, or no source at all can be read.
     """
-    collections = _filtered(discover(paths), ranks, roles)
-    reads: list[_Read] = []
-    with Progress(sum(c.n_bytes for c in collections), len(collections), show=progress) as bar:
-        for number, collection in enumerate(collections):
+    found = filter_collections(discover(paths), ranks, roles)
+    reads = list(iter_reads(found, n_jobs=n_jobs, reader=reader, cache=cache, progress=progress))
+    refuse_failures(reads, strict=strict)
+    return assemble(reads).select(
+        collection=None if collections == "all" else collections,
+        step=None if steps == "all" else steps,
+        pool=None if pools == "all" else pools,
+        time_range=time_range,
+    )
+
+
+def iter_reads(
+    found: Sequence[Collection],
+    *,
+    n_jobs: int = -1,
+    reader: TraceReader = "auto",
+    cache: bool | str | PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Iterator[SourceRead]:
+    """Read collections one after the other, or side by side; yield their sources in the order of the collections."""
+    sizes = [collection.n_bytes for collection in found]
+    with Progress(sum(sizes), len(found), show=progress) as bar:
+        in_workers = reads_in_workers(sizes, n_jobs=n_jobs)
+        task = partial(read_sources, reader=reader, cache=cache_folder(cache))
+        if not in_workers:  # a worker's progress is told when it is done
+            task = partial(task, on_bytes=bar.advance)
+        done = read_each(task, found, n_jobs=n_jobs if in_workers else 1)
+        for number, (collection, size) in enumerate(zip(found, sizes, strict=True)):
             bar.start(number, f"{collection.role} rank {_rank_text(collection.rank_id)}")
-            reads.append(read_collection(collection, on_bytes=bar.advance))
+            yield from next(done)
+            if in_workers:
+                bar.advance(size)
+
+
+def refuse_failures(reads: Sequence[SourceRead], *, strict: bool) -> None:
+    """Raise if no source could be read, or with ``strict`` if one could not."""
     failed = [read for read in reads if read.status == "failed"]
     if failed and (strict or len(failed) == len(reads)):
         lines = [f"  {read.collection.path}: {'; '.join(read.report.warnings)}" for read in failed[:20]]
         raise InputError(f"{len(failed)} of {len(reads)} sources cannot be read:\n" + "\n".join(lines))
-    return assemble(reads)
 
 
-def discover(paths: Paths) -> list[Collection]:
-    """Find the collections below the paths, in order; raise :class:`InputError` if there is none."""
-    roots = [Path(paths)] if isinstance(paths, (str, PathLike)) else [Path(path) for path in paths]
-    found: dict[Path, Collection] = {}
-    labels: dict[str, int] = {}
-    for root in roots:
-        if not root.exists():
-            raise InputError(f"{fspath(root)}: no such file or folder")
-        name = root.resolve().name or "run"
-        count = labels[name] = labels.get(name, 0) + 1
-        for collection in find_collections(root, run=name if count == 1 else f"{name} ({count})"):
-            found.setdefault(collection.path, collection)
-    if not found:
-        where = ", ".join(fspath(root) for root in roots)
-        raise InputError(
-            f"{where}: no profile found. Expected folders such as host_pid_time_ascend_pt with "
-            "ASCEND_PROFILER_OUTPUT inside, or a folder with operator_memory.csv"
-        )
-    return list(found.values())
-
-
-@dataclass
-class _Read:
-    """One source after reading."""
-
-    collection: Collection
-    report: ReadReport
-    tables: SourceTables | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def status(self) -> str:
-        return "failed" if self.tables is None else "partial" if self.report.partial else "ok"
-
-
-def read_collection(collection: Collection, *, on_bytes: OnBytes) -> _Read:
-    """Read one collection; whatever is wrong with it ends up in its report."""
-    report = ReadReport()
-    for note in collection.notes:
-        report.note(note)
-    read = _Read(collection, report)
-    try:
-        read.tables = _read_tables(collection, report, on_bytes)
-    except InputError as error:
-        report.notes.clear()
-        report.note(str(error))
-    except Exception as error:  # a fault of ours or of the file: this source is lost, the others are not
-        report.note(f"reader failed: {type(error).__name__}: {error}")
-    read.facts = collection.facts | report.facts
-    return read
-
-
-def _read_tables(collection: Collection, report: ReadReport, on_bytes: OnBytes) -> SourceTables:
-    output = collection.output
-    if output is None:
-        raise InputError(
-            "not analysed yet (no ASCEND_PROFILER_OUTPUT); run "
-            "torch_npu.profiler.profiler.analyse(path, export_type='text') on the machine with CANN"
-        )
-    if not any((output / name).is_file() for name in ("operator_memory.csv", "memory_record.csv")):
-        if collection.databases:
-            raise InputError(
-                f"only the database export is there ({collection.databases[0].name}); this version reads text: run "
-                "torch_npu.profiler.profiler.analyse(path, export_type='text')"
-            )
-        off = collection.facts.get("profile_memory") is False
-        raise InputError(
-            "neither operator_memory.csv nor memory_record.csv: "
-            + ("recorded with profile_memory=False" if off else "was it recorded with profile_memory=True?")
-        )
-    return read_text_export(output, report=report, on_bytes=on_bytes)
-
-
-def _filtered(
+def filter_collections(
     collections: list[Collection],
-    ranks: Literal["all"] | int | Iterable[int],
-    roles: Literal["all"] | str | Iterable[str],
+    ranks: All | int | Iterable[int],
+    roles: All | str | Iterable[str],
 ) -> list[Collection]:
+    """Keep the collections of some ranks and roles; raise :class:`InputError` if that leaves none."""
     kept = collections
     if ranks != "all":
         wanted_ranks = {ranks} if isinstance(ranks, int) else {int(rank) for rank in ranks}
@@ -165,7 +142,7 @@ def _rank_text(rank: int | None) -> str:
 # -- one profile from many reads --------------------------------------------------------------------------------
 
 
-def assemble(reads: Sequence[_Read]) -> MemoryProfile:
+def assemble(reads: Sequence[SourceRead]) -> MemoryProfile:
     """Join all tables; sources are numbered by run, rank and time, the collections of a role in time."""
     runs = list(dict.fromkeys(read.collection.run for read in reads))
     joined = MemoryProfile.concat([_profile(read) for read in sorted(reads, key=lambda r: _place(r, runs))])
@@ -174,26 +151,27 @@ def assemble(reads: Sequence[_Read]) -> MemoryProfile:
     return joined
 
 
-def _place(read: _Read, runs: Sequence[str]) -> tuple[int, float, float, str]:
+def _place(read: SourceRead, runs: Sequence[str]) -> tuple[int, float, float, str]:
     """Sort key; unknown ranks and failed sources come last."""
     rank, window = read.collection.rank_id, read.tables.window if read.tables else None
     start = window[0] if window else math.inf  # a Python int: comparing it with inf loses no digit
     return runs.index(read.collection.run), math.inf if rank is None else rank, start, str(read.collection.path)
 
 
-def _profile(read: _Read) -> MemoryProfile:
+def _profile(read: SourceRead) -> MemoryProfile:
     tables, collection, report = read.tables, read.collection, read.report
     window = tables.window if tables else None
+    unread = "ascend_db" if report.facts.get("export") == "database" else "ascend_text"
     row = {
         "source": np.int32(0),
         "run": collection.run,
-        "host": collection.host,
+        "host": collection.host or (tables.host if tables else None),
         "pid": collection.pid if collection.pid is not None else (tables.pid if tables else None),
         "role": collection.role,
         "rank_id": collection.rank_id,
         "collection": np.int32(0),
         "path": str(collection.path),
-        "kind": "ascend_text",
+        "kind": tables.kind if tables else getattr(collection, "kind", unread),
         "start_ns": window[0] if window else None,
         "end_ns": window[1] if window else None,
         "n_blocks": len(tables.blocks) if tables else 0,
@@ -213,7 +191,9 @@ def _profile(read: _Read) -> MemoryProfile:
     with_source = [t.assign(source=np.int32(0)) for t in (tables.blocks, tables.totals, tables.marks, tables.ops)]
     blocks, totals, marks, ops = with_source
     blocks = blocks.assign(block_id=np.arange(len(blocks), dtype=np.int64))
-    return MemoryProfile(sources, blocks, _in_order(totals), _in_order(marks), _in_order(ops), tables.stacks)
+    return MemoryProfile(
+        sources, blocks, _in_order(totals), _in_order(marks), _in_order(ops), stacks=tables.stacks, **tables.more
+    )
 
 
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,104 @@
+"""The main job: from paths to pages, rank by rank, so that any number of ranks fits in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from ..errors import InputError
+from ..io.ascend import Collection
+from ..io.discover import Paths, discover
+from ..io.loader import assemble, filter_collections, iter_reads, refuse_failures
+from ..io.source import SourceRead
+from ..io.trace_view import TraceReader
+from .files import OutputFolder
+from .index import SourceLine
+from .pages import PageOptions, PageWriter
+
+BATCH_BYTES = 4 << 30
+"""Input bytes that are read before their pages are written; at least one rank."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written."""
+
+    index: Path
+    sources: tuple[SourceLine, ...]
+
+
+def write_report(
+    paths: Paths,
+    out_dir: str | os.PathLike[str],
+    *,
+    ranks: Literal["all"] | int | Iterable[int] = "all",
+    roles: Literal["all"] | str | Iterable[str] = "all",
+    options: PageOptions | None = None,
+    n_jobs: int = -1,
+    reader: TraceReader = "auto",
+    cache: bool | str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    strict: bool = False,
+    force: bool = False,
+) -> Report:
+    """Read profiles and write their pages, a few ranks at a time; only summaries are kept.
+
+    Parameters
+    ----------
+    paths : path or list of paths
+        As for :func:`memscope_nb.load`, like the options of the same names.
+    out_dir : path
+        Folder for the pages.
+    options : PageOptions, optional
+        How pages are cut and packed.
+    strict : bool
+        Fail, before anything is written, if a source is known to be unreadable, and after it if one turns out to be.
+    force : bool
+        Write into a folder that holds other files.
+
+    Raises
+    ------
+    InputError
+        As :func:`memscope_nb.load`; with ``strict`` also if one source cannot be read.
+    """
+    found = filter_collections(discover(paths), ranks, roles)
+    writer: PageWriter | None = None
+    failed: list[SourceRead] = []
+    groups = [list(group) for _, group in groupby(sorted(found, key=_rank_key), key=_rank_key)]
+    for batch in _batches(groups):
+        flat = [collection for group in batch for collection in group]
+        reads = list(iter_reads(flat, n_jobs=n_jobs, reader=reader, cache=cache, progress=progress))
+        failed += [read for read in reads if read.status == "failed"]
+        if strict:
+            refuse_failures(reads, strict=True)
+        if writer is None:
+            writer = PageWriter(OutputFolder(out_dir, force=force), options or PageOptions())
+        for _, of_rank in groupby(reads, key=lambda read: _rank_key(read.collection)):
+            writer.add(assemble(list(of_rank)), alone=len(groups) == 1)
+    if writer is None or not writer.entries:
+        refuse_failures(failed, strict=True)
+        raise InputError("nothing to show: no source has blocks or recorded totals")
+    return Report(writer.finish(), tuple(writer.sources))
+
+
+def _rank_key(collection: Collection) -> tuple[str, bool, int]:
+    return collection.run, collection.rank_id is None, collection.rank_id or 0
+
+
+def _batches(groups: Sequence[list[Collection]]) -> Iterator[list[list[Collection]]]:
+    """Put ranks together until they are worth reading at once."""
+    batch: list[list[Collection]] = []
+    n_bytes = 0
+    for group in groups:
+        size = sum(collection.n_bytes for collection in group)
+        if batch and n_bytes + size > BATCH_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+        batch.append(group)
+        n_bytes += size
+    if batch:
+        yield batch

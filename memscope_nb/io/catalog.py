@@ -1,0 +1,118 @@
+"""``scan``: what is below a path, from names, settings and sizes only; seconds for a tree of terabytes."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ..model import MemoryProfile
+from ..units import format_bytes
+from .ascend import Collection
+from .discover import Paths, discover
+from .loader import load
+
+RAM_PER_BYTE = {
+    "operator_memory.csv": 0.85,
+    "memory_record.csv": 0.40,
+    "npu_module_mem.csv": 0.30,
+    "trace_view.json": 0.05,
+    "trace_view.json.gz": 0.60,
+    ".db": 0.60,
+}
+"""Result per input byte, measured on generated profiles (tests/benchmarks); a database holds everything in one file."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What there is: one row per source in ``frame``, nothing read but settings.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        ``run role rank_id host pid path export n_bytes ram_bytes problem``; ``export``: text, db, both or none.
+    """
+
+    frame: pd.DataFrame
+    paths: Paths
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that a load would read."""
+        return int(self.frame["n_bytes"].sum())
+
+    @property
+    def ram_bytes(self) -> int:
+        """Estimate of the memory that the result of a load takes."""
+        return int(self.frame["ram_bytes"].sum())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table."""
+        return self.frame
+
+    def load(self, **options: Any) -> MemoryProfile:
+        """Read what was scanned; see :func:`memscope_nb.load` for the options."""
+        return load(self.paths, **options)
+
+    def __repr__(self) -> str:
+        frame = self.frame
+        ranks = frame["rank_id"].nunique(dropna=True)
+        problems = frame[frame["problem"] != ""]
+        lines = [
+            f"Catalog: {len(frame)} sources, {ranks} ranks, {format_bytes(self.n_bytes)} to read, "
+            f"about {format_bytes(self.ram_bytes)} of RAM when loaded (estimate)"
+        ]
+        for (run, role), part in frame.groupby(["run", "role"], sort=False):
+            known = part["rank_id"].dropna().astype(int)
+            which = f"ranks {_ranges(sorted(set(known)))}" if len(known) else "no rank"
+            lines.append(f"  {run} · {role}: {len(part)} sources, {which}, {format_bytes(int(part['n_bytes'].sum()))}")
+        lines += [f"  problem: {row.path}: {row.problem}" for row in problems.head(12).itertuples()]
+        return "\n".join(lines + ([f"  … and {len(problems) - 12} more problems"] if len(problems) > 12 else []))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def scan(paths: Paths) -> Catalog:
+    """Describe what is below one or more paths without reading any data.
+
+    Raises
+    ------
+    InputError
+        If a path does not exist or holds no profile.
+    """
+    rows = [_row(collection) for collection in discover(paths)]
+    frame = pd.DataFrame(rows).astype({"rank_id": "Int64", "pid": "Int64"})
+    return Catalog(frame, paths)
+
+
+def _row(collection: Collection) -> dict[str, object]:
+    sizes = collection.input_sizes
+    ram = sum(size * RAM_PER_BYTE.get(name, RAM_PER_BYTE[".db"]) for name, size in sizes.items())
+    text = any(name.endswith(".csv") for name in sizes)
+    database = any(name.endswith(".db") for name in sizes)
+    return {
+        "run": collection.run,
+        "role": collection.role,
+        "rank_id": collection.rank_id,
+        "host": collection.host,
+        "pid": collection.pid,
+        "path": str(collection.path),
+        "export": {(True, True): "both", (True, False): "text", (False, True): "db"}.get((text, database), "none"),
+        "n_bytes": sum(sizes.values()),
+        "ram_bytes": int(ram),
+        "problem": collection.problem,
+    }
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Write ``[0, 1, 2, 5]`` as ``0-2, 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,47 @@
+"""Finding every source below the paths given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+from ..errors import InputError
+from .ascend import Collection, find_collections
+from .memscope_find import find_dumps, kind_of
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+def discover(paths: Paths) -> list[Collection]:
+    """Find the collections below the paths, in order; raise :class:`InputError` if there is none."""
+    roots = [Path(paths)] if isinstance(paths, (str, PathLike)) else [Path(path) for path in paths]
+    found: dict[tuple[Path, Path | None], Collection] = {}
+    labels: dict[str, int] = {}
+    for root in roots:
+        if not root.exists():
+            raise InputError(f"{fspath(root)}: no such file or folder")
+        name = root.resolve().name or "run"
+        count = labels[name] = labels.get(name, 0) + 1
+        for collection in _below(root, name if count == 1 else f"{name} ({count})"):
+            found.setdefault((collection.path, collection.database), collection)
+    if not found:
+        where = ", ".join(fspath(root) for root in roots)
+        raise InputError(
+            f"{where}: no profile found. Expected folders such as host_pid_time_ascend_pt with "
+            "ASCEND_PROFILER_OUTPUT inside, a folder with operator_memory.csv or ascend_pytorch_profiler_0.db, or "
+            "dumps of msMemScope (memscope_dump_*.csv or .db)"
+        )
+    return list(found.values())
+
+
+def _below(root: Path, run: str) -> Iterator[Collection]:
+    """Collections and dumps at or below a path."""
+    if not (root.is_file() and kind_of(root)):
+        collections = list(find_collections(root, run=run))
+        yield from collections
+        if root.is_file():
+            return
+    else:
+        collections = []
+    yield from find_dumps(root, run=run, skip={collection.path for collection in collections})

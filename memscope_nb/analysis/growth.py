@@ -44,7 +44,8 @@ def collection_growth(profile: MemoryProfile) -> Result:
     columns += ["peak_bytes", "end_bytes", "left_bytes", "next_role", "next_baseline_bytes", "gap_ns", "between_bytes"]
     frame = pd.DataFrame(rows, columns=columns)
     numbers = [*LEVELS, "rank_id", "collection", "source", "start_ns", "gap_ns"]
-    return Result(frame.astype(dict.fromkeys(numbers, "Int64")), _caveats(frame))
+    frame = frame.astype(dict.fromkeys(numbers, "Int64"))
+    return Result(frame, _caveats(frame))
 
 
 def _levels(one: Series) -> dict[str, object]:
@@ -74,7 +75,7 @@ def _caveats(frame: pd.DataFrame) -> tuple[str, ...]:
     notes = []
     if not frame["next_role"].notna().any():
         notes.append("each rank has a single recording: nothing to follow; record the same phases in several steps")
-    if (frame["gap_ns"].fillna(0).astype("Int64") < 0).any():
+    if (frame["gap_ns"].fillna(0) < 0).any():
         notes.append("some recordings of a rank overlap: their levels are of different processes or repeat each other")
     repeats = frame.groupby(["run", "rank_id", "pool", "role"], dropna=False).size()
     if len(repeats) and int(repeats.max()) < 3:

@@ -71,10 +71,12 @@ def test_a_cut_last_row_is_counted_and_the_others_kept(tmp_path):
     assert "another number of cells" in report.warnings[0]
 
 
-def test_an_open_quote_does_not_stop_the_reader(tmp_path):
-    table, report = read(tmp_path, HEADER + 'a,1,5,1\r\n"b,1,6,1\r\nc,1,7,1\r\n')
-    assert table.text("name").tolist()[0] == "a"
-    assert report.n_skipped >= 1
+def test_an_open_quote_costs_its_own_line_only(tmp_path):
+    rows = "".join(f"op{i},1,{i}.000,1\r\n" for i in range(30_000))
+    table, report = read(tmp_path, HEADER + 'a,1,5,1\r\n"b,1,6,1\r\n' + rows)
+    assert table.text("name").tolist() == ["a", *(f"op{i}" for i in range(30_000))]
+    assert report.n_skipped == 1
+    assert any("line 3" in warning for warning in report.warnings)
 
 
 def test_bad_cells_name_their_line_and_value(tmp_path):

@@ -1,7 +1,9 @@
 """A simulated reinforcement-learning run with known answers, for demonstrations, tests and benchmarks."""
 
 from .ascend_text import write_demo
+from .dump_truth import ProcessTruth
+from .memscope_dump import DumpTruth, write_demo_dump
 from .records import DemoRun
 from .simulate import simulate_run
 
-__all__ = ["DemoRun", "simulate_run", "write_demo"]
+__all__ = ["DemoRun", "DumpTruth", "ProcessTruth", "simulate_run", "write_demo", "write_demo_dump"]

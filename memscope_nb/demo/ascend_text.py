@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Literal
-
-from memscope_nb.errors import InputError
 
 from .ascend_csv import memory_record, npu_module_mem, operator_memory, step_trace_time
 from .ascend_db import write_database
 from .ascend_trace import trace_events
+from .dump_folder import LOCAL_TIME, new_folder
+from .memscope_dump import DUMP_ITERATIONS, write_processes
 from .records import Collection, DemoRun
 from .simulate import simulate_run
 
-Export = Literal["text", "db", "both"]
+ProfilerExport = Literal["text", "db", "both"]
+Export = ProfilerExport | Literal["dump"]
 
-LOCAL_TIME = timezone(timedelta(hours=8))
 TORCH_NPU_VERSION = "2.7.1.post2"
 CANN_VERSION = "8.3.RC1"
 # Roles whose training code adds itself to the metadata; for the others the parent folder has to tell.
@@ -32,19 +31,21 @@ def write_demo(
     *,
     seed: int = 0,
     ranks: int = 2,
-    iterations: int = 2,
+    iterations: int | None = None,
     export: Export = "text",
 ) -> DemoRun:
-    """Simulate a run and write it below ``out_dir`` as ``<iteration>/<role>/<worker>_ascend_pt``.
+    """Simulate a run and write it below ``out_dir`` as ``<iteration>/<role>/<worker>_ascend_pt``, or as a dump.
 
     Parameters
     ----------
     out_dir : path
         A folder that does not exist yet or is empty. The tree appears in it when all is written.
     seed, ranks, iterations : int
-        See `simulate_run`. The same arguments write the same bytes (databases: the same rows).
-    export : {"text", "db", "both"}
-        CSV and JSON files, a database for each collection as verl has it, or both of the same run.
+        See `simulate_run`. The same arguments write the same bytes (databases: the same rows). Without
+        ``iterations`` there are 2, of a dump 5.
+    export : {"text", "db", "both", "dump"}
+        CSV and JSON files, a database for each collection as verl has it, or both of the same run; or what msMemScope
+        writes of it, one folder for each process (`write_demo_dump` has more choices).
 
     Returns
     -------
@@ -56,24 +57,16 @@ def write_demo(
     InputError
         When ``out_dir`` is a file or a folder with something in it.
     """
-    target = Path(out_dir).absolute()
-    exists = target.exists()
-    if exists and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"{target}: expected a new or empty folder; choose another one or empty it first")
-    run = simulate_run(seed=seed, ranks=ranks, iterations=iterations)
-    # An empty folder may be a mount point: it stays, and what it gets is built inside it.
-    partial = (target if exists else target.parent) / f".{target.name}.{os.getpid()}.partial"
-    try:
-        for collection in run.collections:
-            folder = partial / collection_folder(collection)
-            write_collection(folder, collection, world_size=run.world_size, export=export)
-        if exists:
-            for child in list(partial.iterdir()):
-                child.rename(target / child.name)
+    if iterations is None:
+        iterations = DUMP_ITERATIONS if export == "dump" else 2
+    with new_folder(out_dir) as root:
+        run = simulate_run(seed=seed, ranks=ranks, iterations=iterations)
+        if export == "dump":
+            write_processes(root, seed=seed, ranks=ranks, iterations=iterations)
         else:
-            partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            for collection in run.collections:
+                folder = root / collection_folder(collection)
+                write_collection(folder, collection, world_size=run.world_size, export=export)
     return run
 
 
@@ -86,7 +79,7 @@ def collection_folder(collection: Collection) -> PurePosixPath:
     return PurePosixPath(str(collection.iteration), collection.role, name)
 
 
-def write_collection(folder: Path, collection: Collection, *, world_size: int, export: Export = "text") -> None:
+def write_collection(folder: Path, collection: Collection, *, world_size: int, export: ProfilerExport = "text") -> None:
     """Write one ``*_ascend_pt`` folder."""
     output = folder / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
@@ -108,7 +101,7 @@ def write_collection(folder: Path, collection: Collection, *, world_size: int, e
     _write_text(output / "analyse.done", "")
 
 
-def _profiler_info(collection: Collection, export: Export) -> dict[str, object]:
+def _profiler_info(collection: Collection, export: ProfilerExport) -> dict[str, object]:
     has_steps = any(op.name.startswith("ProfilerStep#") for op in collection.ops)
     schedule = {"wait": 0, "active": 2, "warmup": 0, "repeat": 1, "skip_first": 0} if has_steps else None
     # The monotonic clock and the counter started when the node did, 11 days before.

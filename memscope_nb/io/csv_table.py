@@ -88,7 +88,10 @@ def read_header(path: Path) -> Header:
             text = line.decode(encoding)
         except UnicodeDecodeError:
             continue
-        cells = tuple(cell.strip() for cell in next(csv.reader([text]), []))
+        try:
+            cells = tuple(cell.strip() for cell in next(csv.reader([text]), []))
+        except csv.Error as error:  # NUL bytes, before Python 3.11
+            raise InputError(f"{path.name}: the header line cannot be read ({error}); is this a CSV file?") from None
         units: dict[str, str] = {}
         for cell in cells:
             match = _HEADER.fullmatch(cell)

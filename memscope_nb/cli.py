@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
     demo.add_argument("--out", required=True, metavar="DIR", help="folder for the profiles, new or empty")
     demo.add_argument("--seed", type=int, default=0)
-    demo.add_argument("--export", choices=["text", "db", "both"], default="text", help="form of the profiles")
+    demo.add_argument("--export", choices=["text", "db", "both", "dump"], default="text", help="form of the profiles")
     demo.set_defaults(run=_demo)
     return parser
 

@@ -210,3 +210,11 @@ def test_growth_without_totals_is_unknown_not_zero():
     assert frame["left_bytes"].isna().all()
     assert "single recording" in ms.collection_growth(profile_of([(T, T + 10, 512)])).caveats[0]
     assert isinstance(frame, pd.DataFrame)
+
+
+def test_the_drivers_pool_is_not_added_to_the_pools_inside_it(tmp_path):
+    records = [record("PTA", 10, 3, 8.0), record("HAL", 10, 9, 9.0), record("APP", 20, "", 20.0)]
+    write_collection(tmp_path, operators=None, records=records)
+    result = ms.layers(ms.load(tmp_path))
+    assert result.pools == ("PTA",)
+    assert (result.frame[["allocated_bytes", "reserved_bytes", "other_bytes"]] / MIB).to_numpy().tolist() == [[3, 8, 12]]

@@ -21,6 +21,9 @@ from .timeline import Timeline, timelines
 INSIDE_POOL_MODULES = ("APP", "GE")
 """Modules that repeat what the pools reserve (spec/ascend_profiler 5): not outside of them."""
 
+CONTAINING_POOLS = ("HAL", "HOST")
+"""Pools of a msMemScope dump that are no part of the device memory beside the others: the driver's, and the host's."""
+
 
 @dataclass(frozen=True)
 class Layers(Result):
@@ -60,7 +63,7 @@ def layers(profile: MemoryProfile) -> Layers:
     frame = frame.fillna(dict.fromkeys(columns, 0)).astype(dict.fromkeys(columns, np.int64))  # absent: always zero
     gaps = [np.diff(part["t_ns"].to_numpy(np.int64)) for _, part in frame.groupby(["source", "device"], sort=False)]
     interval = int(np.median(np.concatenate(gaps))) if sum(map(len, gaps)) else 0
-    pools = tuple(sorted({one.pool for series, _ in parts for one in series if one.recorded}))
+    pools = tuple(sorted({one.pool for line, _ in parts for one in _disjoint([o for o in line if o.recorded])}))
     names = tuple(column.removeprefix("module_").removesuffix("_bytes") for column in columns)
     return Layers(frame, _caveats(frame, interval, pools), interval, pools, names)
 
@@ -79,10 +82,16 @@ def line_layers(profile: MemoryProfile, line: Timeline) -> pd.DataFrame:
     for source, samples in process.groupby("source", sort=True):
         samples = samples.sort_values("t_ns", kind="stable")
         t = samples["t_ns"].to_numpy(np.int64)
-        series = [one for one in line.series if one.source == source and one.recorded]
+        series = _disjoint([one for one in line.series if one.source == source and one.recorded])
         modules = _modules(profile, source, line.device, t)
         parts.append(_split(int(source), line.device, t, to_int64(samples["reserved_bytes"]), series, modules))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _disjoint(series: list[Series]) -> list[Series]:
+    """Leave out pools that contain others: the driver's own (HAL) holds the segments of the framework's pools."""
+    framework = [one for one in series if one.pool not in CONTAINING_POOLS]
+    return framework or [one for one in series if one.pool == "HAL"]
 
 
 def _split(

@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .analysis.align import align_ops
     from .analysis.contract import memory_summary
+    from .analysis.decompose import decompose
+    from .analysis.decompose_layers import device_layers
     from .analysis.growth import collection_growth
+    from .analysis.inefficient import find_inefficient
     from .analysis.layers import layers
     from .analysis.leaks import check_leaks
+    from .analysis.oom import explain_oom
     from .analysis.quality import check_quality
     from .analysis.series import curve, live_at
     from .analysis.step_leaks import step_leaks
     from .analysis.timeline import phases
+    from .analysis.watch import locate_corruption
     from .errors import InputError, MemscopeError, MissingFactError, ValidationError
     from .export.pages import export_html
     from .io import load, scan
+    from .io.watch import load_watch
     from .model import MemoryProfile
     from .notebook.display import show
     from .schema import validate
@@ -31,14 +38,21 @@ _HOMES = {
     "MemscopeError": "errors",
     "MissingFactError": "errors",
     "ValidationError": "errors",
+    "align_ops": "analysis.align",
     "check_leaks": "analysis.leaks",
     "check_quality": "analysis.quality",
     "collection_growth": "analysis.growth",
     "curve": "analysis.series",
+    "decompose": "analysis.decompose",
+    "device_layers": "analysis.decompose_layers",
+    "explain_oom": "analysis.oom",
     "export_html": "export.pages",
+    "find_inefficient": "analysis.inefficient",
     "layers": "analysis.layers",
     "live_at": "analysis.series",
     "load": "io",
+    "load_watch": "io.watch",
+    "locate_corruption": "analysis.watch",
     "memory_summary": "analysis.contract",
     "phases": "analysis.timeline",
     "scan": "io",
@@ -54,14 +68,21 @@ __all__ = [
     "MissingFactError",
     "ValidationError",
     "__version__",
+    "align_ops",
     "check_leaks",
     "check_quality",
     "collection_growth",
     "curve",
+    "decompose",
+    "device_layers",
+    "explain_oom",
     "export_html",
+    "find_inefficient",
     "layers",
     "live_at",
     "load",
+    "load_watch",
+    "locate_corruption",
     "memory_summary",
     "phases",
     "scan",

@@ -10,6 +10,7 @@ from typing import Any
 
 from ._version import __version__
 from .analysis.result import records
+from .cli_analyses import add_analyses
 from .errors import MemscopeError, ValidationError
 
 OK, FINDINGS, BAD_INPUT = 0, 1, 2
@@ -64,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", help="check every table against its schema")
     _add_input(validate)
     validate.set_defaults(run=_validate)
+
+    add_analyses(commands)
 
     demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
     demo.add_argument("--out", required=True, metavar="DIR", help="folder for the profiles, new or empty")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Int64Array = npt.NDArray[np.int64]
 Ledger = Literal["allocated", "active", "reserved"]
 
-SOURCE_TABLES = ("sources", "blocks", "totals", "marks", "ops", "events", "accesses")
+SOURCE_TABLES = ("sources", "blocks", "totals", "marks", "ops", "events", "accesses", "segments")
 """The tables whose rows belong to a source."""
 STACK_COLUMNS = ("stack_id", "c_stack_id")
 
@@ -45,6 +45,10 @@ class BlockFlag(IntFlag):
     """Released while nobody looked; ``free_ns`` is the latest moment it can have been (a pause, or a new MALLOC)."""
     CLEANED_UP = 8
     """Ended by a clean-up row at exit, which is no release: the block is open."""
+    RELEASE_STACK = 16
+    """The only stack is that of the release; whether it is the allocation's depends on how the recorder was set."""
+    PENDING = 32
+    """Requested to be freed, but in use by another stream at the end: ``active_free_ns`` is right behind the window."""
 
 
 def to_int64(values: pd.Series, *, na: int = NA_NS) -> Int64Array:
@@ -55,6 +59,12 @@ def to_int64(values: pd.Series, *, na: int = NA_NS) -> Int64Array:
 def from_int64(values: Int64Array, *, na: int = NA_NS) -> pd.arrays.IntegerArray:
     """Return a plain int64 array as a nullable column, unknown where it equals ``na``."""
     return pd.arrays.IntegerArray(np.ascontiguousarray(values, dtype=np.int64), np.asarray(values == na))
+
+
+def distinct(values: Int64Array) -> Int64Array:
+    """Sorted distinct values; for times in ns many times as quick as the hashing of ``numpy.unique``."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def _empty(**dtypes: str) -> pd.DataFrame:
@@ -143,13 +153,28 @@ def empty_accesses() -> pd.DataFrame:
     )  # fmt: skip
 
 
+def empty_segments() -> pd.DataFrame:
+    """Return a ``segments`` table without rows: ranges that the driver gave, as they were at the end (snapshots).
+
+    ``allocated_bytes``, ``pending_bytes`` and ``free_bytes`` are sums of rounded blocks in use, waiting for another
+    stream, and cached; ``largest_free_bytes`` is the largest cached one; ``requested_bytes`` what programs asked for.
+    ``pool_id`` is ``0,0`` for the default pool, anything else is private.
+    """
+    return _empty(
+        source="int32", device="category", pool="category", addr="UInt64", size_bytes="int64", pool_id="category",
+        stream="Int64", segment_type="category", is_expandable="bool", n_blocks="int64", allocated_bytes="int64",
+        pending_bytes="int64", free_bytes="int64", largest_free_bytes="int64", requested_bytes="Int64",
+        stack_id="int32",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryProfile:
     """Everything that was read, as tables; the argument of every analysis.
 
     Attributes
     ----------
-    sources, blocks, totals, marks, ops, events, accesses, stacks : pandas.DataFrame
+    sources, blocks, totals, marks, ops, events, accesses, segments, stacks : pandas.DataFrame
         See design section 3. The tables are not copied: treat them as read-only.
     """
 
@@ -160,6 +185,7 @@ class MemoryProfile:
     ops: pd.DataFrame = field(default_factory=empty_ops)
     events: pd.DataFrame = field(default_factory=empty_events, kw_only=True)
     accesses: pd.DataFrame = field(default_factory=empty_accesses, kw_only=True)
+    segments: pd.DataFrame = field(default_factory=empty_segments, kw_only=True)
     stacks: pd.DataFrame = field(default_factory=lambda: stacks_frame([]))
     complete: bool = True
     """Whether all blocks of every series are there; a selection of blocks is not."""
@@ -183,10 +209,11 @@ class MemoryProfile:
         tables: dict[str, list[pd.DataFrame]] = {name: [] for name in SOURCE_TABLES}
         for i, profile in enumerate(profiles):
             numbers = profile.sources["source"].to_numpy()
-            renumber = dict(zip(numbers, np.arange(len(numbers)) + first_source[i], strict=True))
+            renumbered = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.int32)
+            renumbered[numbers] = np.arange(len(numbers)) + first_source[i]
             for name, parts in tables.items():
                 table = getattr(profile, name)
-                part = table.assign(source=table["source"].map(renumber).astype(np.int32))
+                part = table.assign(source=renumbered[table["source"].to_numpy()])
                 for column in STACK_COLUMNS:
                     if column in part:
                         part[column] = mappings[i][part[column].to_numpy()]
@@ -330,20 +357,24 @@ def is_open(blocks: pd.DataFrame) -> npt.NDArray[np.bool_]:
 # -- tables -----------------------------------------------------------------------------------------------------
 
 
-def concat_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Stack tables, joining categories instead of falling back to object columns; empty parts do not matter."""
+def concat_tables(parts: Sequence[pd.DataFrame], *, use_up: bool = False) -> pd.DataFrame:
+    """Stack tables, joining categories instead of falling back to object columns; empty parts do not matter.
+
+    ``use_up`` takes the columns out of the parts one by one, so that a large table is never there twice.
+    """
     filled = [part for part in parts if len(part)] or list(parts[:1])
     if len(filled) == 1:
         return filled[0].reset_index(drop=True)
     columns: dict[str, Any] = {}
-    for name in dict.fromkeys(column for part in filled for column in part.columns):
+    for name in list(dict.fromkeys(column for part in filled for column in part.columns)):
         like = next(part[name].dtype for part in filled if name in part)
-        pieces = [part[name] if name in part else _absent(name, like, part.index) for part in filled]
+        take = pd.DataFrame.pop if use_up else pd.DataFrame.__getitem__
+        pieces = [take(part, name) if name in part else _absent(name, like, part.index) for part in filled]
         if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
             columns[name] = union_categoricals(_with_equal_categories(pieces))
         else:
             columns[name] = pd.concat(pieces, ignore_index=True)
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns, copy=False)
 
 
 def _with_equal_categories(pieces: Sequence[pd.Series]) -> Sequence[pd.Series]:

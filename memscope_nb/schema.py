@@ -106,6 +106,15 @@ def schemas() -> Mapping[str, DataFrameSchema]:
                 "t_ns": pa.Column("int64", natural),
             }
         ),
+        "segments": pa.DataFrameSchema(
+            {
+                "source": pa.Column("int32", natural),
+                "device": pa.Column("category"),
+                "addr": pa.Column("UInt64"),
+                "size_bytes": pa.Column("int64", natural),
+                "stack_id": pa.Column("int32", pa.Check.ge(-1)),
+            }
+        ),
         "stacks": pa.DataFrameSchema({"stack_id": pa.Column("int32", natural, unique=True), "site": pa.Column(**text)}),
         "contract": _contract(),
     }

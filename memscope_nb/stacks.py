@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,7 @@ def split_stack(text: str) -> Frames:
     return tuple(frame.strip() for frame in _SEPARATOR.split(text.rstrip(";\r\n")) if frame.strip())
 
 
+@lru_cache(maxsize=1 << 16)  # a few thousand frames make up all stacks of a run
 def is_plumbing(frame: str) -> bool:
     """Whether a frame is framework internals that the reader wants folded."""
     return _PLUMBING.search(frame.replace("\\", "/")) is not None
@@ -67,8 +69,9 @@ class StackPool:
         return self._ids.setdefault(text, len(self._ids)) if text else -1
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the ``stacks`` table of the model."""
-        return stacks_frame(split_stack(text) for text in self._ids)
+        """Return the ``stacks`` table of the model; stacks share the texts of their frames."""
+        one: dict[str, str] = {}
+        return stacks_frame(tuple([one.setdefault(f, f) for f in split_stack(text)]) for text in self._ids)
 
 
 def stacks_frame(stacks: Iterable[Frames]) -> pd.DataFrame:
@@ -94,6 +97,9 @@ def merge_stacks(tables: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[npt
     mappings : list of int32 array
         For each input, the new number of each old one; index -1 (the last entry) maps to -1.
     """
+    if len(tables) == 1 and not tables[0]["frames"].duplicated().any():
+        n = len(tables[0])
+        return tables[0], [np.append(np.arange(n, dtype=np.int32), np.int32(-1))]
     ids: dict[Frames, int] = {}
     mappings = []
     for table in tables:

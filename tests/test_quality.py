@@ -217,4 +217,5 @@ def test_the_drivers_pool_is_not_added_to_the_pools_inside_it(tmp_path):
     write_collection(tmp_path, operators=None, records=records)
     result = ms.layers(ms.load(tmp_path))
     assert result.pools == ("PTA",)
-    assert (result.frame[["allocated_bytes", "reserved_bytes", "other_bytes"]] / MIB).to_numpy().tolist() == [[3, 8, 12]]
+    columns = ["allocated_bytes", "reserved_bytes", "other_bytes"]
+    assert (result.frame[columns] / MIB).to_numpy().tolist() == [[3, 8, 12]]

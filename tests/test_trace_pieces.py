@@ -26,7 +26,7 @@ from memscope_nb.units import us_to_ns
 PID = 77
 
 
-def read(path, monkeypatch=None, *, block=None, reader="auto", names=None):
+def read(path, *, block=None, reader="auto", names=None):
     report = ReadReport()
     with pytest.MonkeyPatch.context() as patch:
         if block is not None:
@@ -278,6 +278,15 @@ def test_a_number_of_5000_digits_is_json_though_ijson_crashes_on_it(tmp_path, mo
     trace, report = read(path)
     assert len(trace.ops) == 3
     assert remark in " ".join(report.warnings)
+
+
+@pytest.mark.parametrize("block", range(64, 100))
+def test_a_number_between_events_is_not_taken_for_whole_where_a_block_ends_in_it(tmp_path, block):
+    path = tmp_path / "trace_view.json"
+    odd = '{"cat":1}'  # makes the reader decode one by one
+    path.write_text(array(odd, odd, odd, odd, odd, "1234567890123456789012345678901234567890", ONE))
+    told, _ = agree(path, block=block)
+    assert told.n_skipped == 1
 
 
 @pytest.mark.parametrize("where", ["in a skipped text", "in a name", "in a stack"])

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, from_int64, to_int64
+from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, distinct, from_int64, to_int64
 from .thin import thin_rows
 
 LEDGERS = ("allocated", "active", "reserved")
@@ -60,7 +60,7 @@ class Lives:
     @property
     def instants(self) -> Int64Array:
         """Every instant at which something starts or ends."""
-        return np.union1d(self._starts, self._ends)
+        return distinct(np.concatenate([self._starts, self._ends]))
 
 
 @dataclass(frozen=True)
@@ -256,9 +256,10 @@ def curve(
 
 def series_curve(series: Series) -> pd.DataFrame:
     """Levels of one series; see :func:`curve`."""
-    events = np.union1d(series.lives["allocated"].instants, series.lives["active"].instants)
+    events = distinct(np.concatenate([series.lives[k].instants for k in ("allocated", "active")]))
     events = events[(events >= series.window[0]) & (events <= series.window[1])]
-    between = np.setdiff1d(events, series.t)
+    at = np.minimum(np.searchsorted(series.t, events), max(len(series.t) - 1, 0))
+    between = events[series.t[at] != events] if len(series.t) else events
     t = np.concatenate([series.t, between])
     order = np.argsort(t, kind="stable")
     t = t[order]

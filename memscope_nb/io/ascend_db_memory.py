@@ -79,7 +79,7 @@ def _usable(database: Database, table: str, needed: tuple[str, ...], report: Rea
 
 def _table(name: str, columns: Mapping[str, Column]) -> DatabaseTable:
     n_rows = len(next(iter(columns.values())))
-    return DatabaseTable(Path(name), n_rows, columns, {})
+    return DatabaseTable(Path(name), n_rows, dict(columns), {})
 
 
 def _joined(first: DatabaseTable | None, second: DatabaseTable) -> DatabaseTable:

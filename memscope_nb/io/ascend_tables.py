@@ -70,26 +70,34 @@ def memory_tables(rows: Table | None, recorded: pd.DataFrame, report: ReadReport
     report : ReadReport
         Receives counts and remarks.
     """
-    blocks, row_totals = read_blocks(rows, report) if rows else (empty_blocks(), empty_totals())
+    pools = _pools(recorded)
+    blocks, row_totals = read_blocks(rows, report, pools) if rows else (empty_blocks(), empty_totals())
     blocks, row_totals = _name_pools(blocks, row_totals, recorded)
     blocks = _without_phantoms(blocks, report)
-    pools = set(recorded.loc[recorded["scope"] == "pool", "component"])
     row_totals = row_totals[~row_totals["component"].isin(pools)]
     if rows and not pools:
         report.note("no recorded totals: curves use the totals written in the rows")
     return blocks, concat_tables([recorded, row_totals])
 
 
+def _pools(totals: pd.DataFrame) -> set[str]:
+    """Pools with samples, found by their codes: a comparison of text for millions of rows is slow."""
+    scope, component = totals["scope"].cat, totals["component"].cat
+    in_pool = np.append(scope.categories == "pool", False)[scope.codes.to_numpy()]
+    return set(component.categories[np.unique(component.codes.to_numpy()[in_pool])])
+
+
 def _name_pools(
     blocks: pd.DataFrame, row_totals: pd.DataFrame, recorded: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tell pools that the rows do not name: MindSpore's own, and the workspace allocator (spec 3.6, 4)."""
-    samples = recorded[recorded["scope"] == "pool"]
-    if MINDSPORE in set(samples["component"]) and PTA not in set(samples["component"]):
+    pools = _pools(recorded)
+    if MINDSPORE in pools and PTA not in pools:
         blocks = blocks.assign(pool=blocks["pool"].cat.rename_categories({PTA: MINDSPORE}))
         row_totals = row_totals.assign(component=row_totals["component"].cat.rename_categories({PTA: MINDSPORE}))
-    workspace = samples.loc[samples["component"] == WORKSPACE, "t_ns"]
-    if len(workspace):
+    if WORKSPACE in pools:
+        samples = recorded[recorded["scope"] == "pool"]
+        workspace = samples.loc[samples["component"] == WORKSPACE, "t_ns"]
         # No column tells a workspace row; but its allocation is the instant of a sample of that allocator and of none
         # of the caching allocator.
         times = np.setdiff1d(workspace, samples.loc[samples["component"] == PTA, "t_ns"])
@@ -157,8 +165,11 @@ def _device(table: Table) -> pd.Categorical:
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def read_blocks(table: Table, report: ReadReport) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Blocks sorted by allocation, and pool totals from both ends of the rows."""
+def read_blocks(table: Table, report: ReadReport, recorded: set[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Blocks sorted by allocation; and pool totals from both ends of the rows, unless all pools are ``recorded``.
+
+    The columns of the table are used up.
+    """
     name = table.text("name")
     in_ge = np.array([str(n).startswith(GE_PREFIX) for n in name.categories], dtype=bool)
     is_ge = np.append(in_ge, False)[name.codes]
@@ -173,28 +184,33 @@ def read_blocks(table: Table, report: ReadReport) -> tuple[pd.DataFrame, pd.Data
             f"{table.path.name}: releases of memory from before the window, written with negative sizes", n_older
         )
     _note_rounding(table, report)
-    frame = pd.DataFrame(
-        {
-            "device": _device(table),
-            "pool": pd.Categorical.from_codes(is_ge.astype(np.int8), [PTA, GE]),
-            "name": name,
-            "stack_id": np.int32(-1),
-            "stack_kind": pd.Categorical.from_codes(np.zeros(table.n_rows, np.int8), ["none", "own", "forward"]),
-            "size_bytes": np.abs(size),
-            "alloc_ns": from_int64(alloc),
-            "free_ns": from_int64(free),
-            "active_free_ns": from_int64(active_free),
-            "allocated_bytes": from_int64(table.ints("allocation total allocated")),
-            "reserved_bytes": from_int64(table.ints("allocation total reserved")),
-            "active_bytes": from_int64(table.ints("allocation total active")),
-            "stream": from_int64(table.ints("stream ptr")),
-            "flags": np.where(older, BlockFlag.OLDER, BlockFlag.NONE).astype(np.uint16),
-        }
-    )
-    totals = _row_totals(table, frame, keep)
-    frame = frame[keep]
-    order = np.lexsort((np.arange(len(frame)), alloc[keep]))
-    return frame.iloc[order].reset_index(drop=True), totals
+    device, pool = _device(table), pd.Categorical.from_codes(is_ge.astype(np.int8), [PTA, GE])
+    unknown = {GE} if is_ge.all() else {PTA, GE} if is_ge.any() else {PTA}
+    if unknown - recorded - ({PTA} if MINDSPORE in recorded else set()):
+        totals = _row_totals(table, device, pool, (free == NA_NS) & (active_free == NA_NS), keep)
+    else:
+        totals = empty_totals()
+    # Column by column, each freed where it came from.
+    rows = in_time(alloc, keep)
+    columns = {
+        "device": pd.Categorical.from_codes(device.codes[rows], device.categories),
+        "pool": pd.Categorical.from_codes(pool.codes[rows], pool.categories),
+        "name": pd.Categorical.from_codes(name.codes[rows], name.categories),
+    }
+    n_rows = len(columns["pool"])
+    columns |= {
+        "stack_id": np.full(n_rows, -1, dtype=np.int32),
+        "stack_kind": pd.Categorical.from_codes(np.zeros(n_rows, np.int8), ["none", "own", "forward"]),
+        "size_bytes": np.abs(size)[rows],
+        "alloc_ns": from_int64(alloc[rows]),
+        "free_ns": from_int64(free[rows]),
+        "active_free_ns": from_int64(active_free[rows]),
+    }
+    for key in ("allocated", "reserved", "active"):
+        columns[f"{key}_bytes"] = from_int64(table.take(f"allocation total {key}")[rows])
+    columns["stream"] = from_int64(table.take("stream ptr")[rows])
+    columns["flags"] = np.where(older, BlockFlag.OLDER, BlockFlag.NONE).astype(np.uint16)[rows]
+    return pd.DataFrame(columns, copy=False), totals
 
 
 def _ge_open(table: Table, alloc: Int64Array, free: Int64Array) -> npt.NDArray[np.bool_]:
@@ -250,18 +266,22 @@ def _note_rounding(table: Table, report: ReadReport) -> None:
     report.count("n_rounded", n_cut)
 
 
-def _row_totals(table: Table, frame: pd.DataFrame, keep: npt.NDArray[np.bool_]) -> pd.DataFrame:
+def _row_totals(
+    table: Table,
+    device: pd.Categorical,
+    pool: pd.Categorical,
+    is_open: npt.NDArray[np.bool_],
+    keep: npt.NDArray[np.bool_],
+) -> pd.DataFrame:
     """Samples of the pool counters: after the allocation, and at the free event (spec 3.3)."""
     alloc, free = table.ints("allocation time"), table.ints("release time")
     late = table.ints("active release time")
     ends = np.where(free == NA_NS, late, free)
-    open_rows = frame["free_ns"].isna().to_numpy() & frame["active_free_ns"].isna().to_numpy()
     parts = []
-    for side, t in (("allocation", alloc), ("release", np.where(open_rows, NA_NS, ends))):
+    for side, t in (("allocation", alloc), ("release", np.where(is_open, NA_NS, ends))):
         columns = {k: table.ints(f"{side} total {k}") for k in ("allocated", "reserved", "active")}
         rows = keep & (t != NA_NS) & (columns["allocated"] != NA_NS)
-        part = frame.loc[rows, ["device", "pool"]].rename(columns={"pool": "component"})
-        part["t_ns"] = t[rows]
+        part = pd.DataFrame({"device": device[rows], "component": pool[rows], "t_ns": t[rows]})
         for k, values in columns.items():
             part[f"{k}_bytes"] = from_int64(values[rows])
         part["tolerance_bytes"] = table.rounding.get(f"{side} total allocated", np.zeros(table.n_rows, np.int64))[rows]
@@ -288,26 +308,36 @@ def read_totals(table: Table, default_scope: str, report: ReadReport) -> pd.Data
     scope_names = sorted(set(scopes))
     scope_codes = np.array([scope_names.index(scope) for scope in scopes], dtype=np.int8)
     keep = ~np.append(synthetic, False)[component.codes]
-    t = table.ints("timestamp")
+    t = table.take("timestamp")
     if (n_bad := int((keep & (t == NA_NS)).sum())) > 0:
         report.skip(f"{table.path.name}: samples without a time", n_bad)
     keep &= t != NA_NS
     _note_rounding(table, report)
-    frame = pd.DataFrame(
-        {
-            "scope": pd.Categorical.from_codes(scope_codes[component.codes] if len(scope_codes) else [], scope_names),
-            "component": component,
-            "device": _device(table),
-            "t_ns": t,
-            "allocated_bytes": from_int64(table.ints("total allocated")),
-            "reserved_bytes": from_int64(table.ints("total reserved")),
-            "active_bytes": from_int64(table.ints("total active")),
-            "tolerance_bytes": table.rounding.get("total allocated", np.zeros(table.n_rows, np.int64)),
-            "origin": pd.Categorical.from_codes(np.zeros(table.n_rows, np.int8), ["recorded"]),
-        }
-    )[keep]
-    frame["component"] = frame["component"].cat.remove_unused_categories()
-    return frame.sort_values("t_ns", kind="stable", ignore_index=True)
+    rows = in_time(t, keep)
+    device = _device(table)
+    columns = {
+        "scope": pd.Categorical.from_codes(scope_codes[component.codes[rows]] if len(scope_codes) else [], scope_names),
+        "component": pd.Categorical.from_codes(component.codes[rows], component.categories).remove_unused_categories(),
+        "device": pd.Categorical.from_codes(device.codes[rows], device.categories),
+        "t_ns": t[rows],
+    }
+    del t
+    # Column by column, each freed where it came from: there are millions of samples.
+    for name in ("allocated", "reserved", "active"):
+        columns[f"{name}_bytes"] = from_int64(table.take(f"total {name}")[rows])
+    rounding = table.rounding.get("total allocated")
+    if rounding is not None and rounding.any():
+        columns["tolerance_bytes"] = rounding[rows]
+    columns["origin"] = pd.Categorical.from_codes(np.zeros(len(columns["t_ns"]), np.int8), ["recorded"])
+    return pd.DataFrame(columns, copy=False)
+
+
+def in_time(t: Int64Array, keep: npt.NDArray[np.bool_]) -> Int64Array | slice:
+    """Positions of the rows to keep by time, in file order where it is equal; a slice of all if they are so already."""
+    if keep.all() and (t[1:] >= t[:-1]).all():
+        return slice(None)
+    kept = np.flatnonzero(keep)
+    return kept[np.argsort(t[kept], kind="stable")]
 
 
 def without_idle(totals: pd.DataFrame) -> pd.DataFrame:
@@ -320,8 +350,10 @@ def without_idle(totals: pd.DataFrame) -> pd.DataFrame:
 
 def _window(blocks: pd.DataFrame, totals: pd.DataFrame) -> tuple[int, int] | None:
     """First to last allocator record of any pool (spec 3.3a); other samples are context."""
-    times = [totals.loc[totals["scope"] == "pool", "t_ns"].to_numpy(dtype=np.int64)]
+    in_pool = np.append(totals["scope"].cat.categories == "pool", False)[totals["scope"].cat.codes.to_numpy()]
+    times = [totals["t_ns"].to_numpy(dtype=np.int64)[in_pool]]
     for column in ("alloc_ns", "free_ns", "active_free_ns"):
-        times.append(blocks[column].dropna().to_numpy(dtype=np.int64))
-    every = np.concatenate(times)
-    return (int(every.min()), int(every.max())) if len(every) else None
+        values = to_int64(blocks[column])
+        times.append(values[values != NA_NS])
+    ends = [(int(some.min()), int(some.max())) for some in times if len(some)]
+    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +10,7 @@ from ..errors import InputError
 from ..model import concat_tables, empty_totals
 from .ascend_tables import SYNTHETIC_SUFFIX, SourceTables, memory_tables, read_totals, source_tables, without_idle
 from .csv_table import Kind, Table, read_table
+from .heap import give_back
 from .report import OnBytes, ReadReport, ignore_bytes
 from .trace_view import Trace, TraceReader, read_trace
 
@@ -71,11 +71,17 @@ def read_text_export(
         raise InputError("; ".join(report.warnings) or "no memory files")
     recorded = read_totals(record, "pool", report) if record else empty_totals()
     del record  # free before the trace is read
+    give_back()
     blocks, totals = memory_tables(rows, recorded, report)
     del rows, recorded
-    totals = concat_tables([totals, _read_modules(output / "npu_module_mem.csv", report, on_bytes)])
-    trace = _read_stacks(output, report, on_bytes, reader, blocks["name"].cat.categories)
-    return source_tables(blocks, totals, trace, report)
+    give_back()
+    totals = concat_tables([totals, _read_modules(output / "npu_module_mem.csv", report, on_bytes)], use_up=True)
+    give_back()
+    trace = _read_stacks(output, report, on_bytes, reader)
+    tables = source_tables(blocks, totals, trace, report)
+    del blocks, totals, trace
+    give_back()
+    return tables
 
 
 def _read_part(
@@ -111,15 +117,13 @@ def _read_modules(path: Path, report: ReadReport, on_bytes: OnBytes) -> pd.DataF
 # -- trace_view.json --------------------------------------------------------------------------------------------
 
 
-def _read_stacks(
-    output: Path, report: ReadReport, on_bytes: OnBytes, reader: TraceReader, names: Collection[str]
-) -> Trace | None:
+def _read_stacks(output: Path, report: ReadReport, on_bytes: OnBytes, reader: TraceReader) -> Trace | None:
     path = next((p for n in ("trace_view.json", "trace_view.json.gz") if (p := output / n).is_file()), None)
     if path is None:
         report.lose("trace_view.json is missing: no stacks, steps or ranges; everything else is complete")
         return None
     try:
-        trace = read_trace(path, report=report, on_bytes=on_bytes, reader=reader, names=names)
+        trace = read_trace(path, report=report, on_bytes=on_bytes, reader=reader)
     except OSError as error:
         report.lose(f"{path.name}: {error}: no stacks")
         return None

@@ -53,7 +53,7 @@ class Table:
 
     path: Path
     n_rows: int
-    columns: Mapping[str, Column]
+    columns: dict[str, Column]
     rounding: Mapping[str, npt.NDArray[np.int64]]
     """For byte columns: half the last printed digit in bytes where the text is not a whole number of bytes, else 0."""
     kept: npt.NDArray[np.bool_] | None = None
@@ -66,6 +66,12 @@ class Table:
         """Return an integer column; all unknown if the file lacks it."""
         column = self.columns.get(name)
         return column if isinstance(column, np.ndarray) else np.full(self.n_rows, NA_NS, dtype=np.int64)
+
+    def take(self, name: str) -> npt.NDArray[np.int64]:
+        """Hand an integer column over: it is no longer kept here."""
+        values = self.ints(name)
+        self.columns.pop(name, None)
+        return values
 
     def text(self, name: str) -> pd.Categorical:
         """Return a text column; all empty if the file lacks it."""

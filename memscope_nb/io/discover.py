@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 from .ascend import Collection, find_collections
 from .memscope_find import find_dumps, kind_of
+from .pytorch_find import find_torch_files, is_named_snapshot, torch_kind
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -30,13 +31,17 @@ def discover(paths: Paths) -> list[Collection]:
         raise InputError(
             f"{where}: no profile found. Expected folders such as host_pid_time_ascend_pt with "
             "ASCEND_PROFILER_OUTPUT inside, a folder with operator_memory.csv or ascend_pytorch_profiler_0.db, or "
-            "dumps of msMemScope (memscope_dump_*.csv or .db)"
+            "dumps of msMemScope (memscope_dump_*.csv or .db), PyTorch memory snapshots (*.pickle) or Kineto traces "
+            "(*.pt.trace.json, .json.gz)"
         )
     return list(found.values())
 
 
 def _below(root: Path, run: str) -> Iterator[Collection]:
-    """Collections and dumps at or below a path."""
+    """Collections, dumps, snapshots and traces at or below a path."""
+    if root.is_file() and (torch_kind(root) or is_named_snapshot(root)):
+        yield from find_torch_files(root, run=run)
+        return
     if not (root.is_file() and kind_of(root)):
         collections = list(find_collections(root, run=run))
         yield from collections
@@ -44,4 +49,6 @@ def _below(root: Path, run: str) -> Iterator[Collection]:
             return
     else:
         collections = []
-    yield from find_dumps(root, run=run, skip={collection.path for collection in collections})
+    skip = {collection.path for collection in collections}
+    yield from find_dumps(root, run=run, skip=skip)
+    yield from find_torch_files(root, run=run, skip=skip)

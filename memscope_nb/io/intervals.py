@@ -20,8 +20,11 @@ class IntervalIndex:
 
     def __init__(self, group: Int64Array, start: Int64Array, end: Int64Array) -> None:
         self.order = np.lexsort((np.arange(len(start)), start, group)).astype(np.int64)
-        self._group = group[self.order]
-        self._start = start[self.order]
+        # One sorted key for (group, start): ranks instead of times, since both together do not fit in 64 bits. The rank
+        # of a time is the number of starts up to it.
+        self._times = np.sort(start)
+        self._width = len(start) + 1
+        self._key = (group * self._width + self._rank(start))[self.order]
         # A pyramid of maxima over the ends: level k holds the maximum of runs of 2**k neighbours. It finds the last
         # candidate that still runs in O(log n), however many nearer ones have ended.
         self._levels = [end[self.order]]
@@ -30,21 +33,18 @@ class IntervalIndex:
             padded = np.append(last, np.iinfo(np.int64).min) if len(last) % 2 else last
             self._levels.append(np.maximum(padded[0::2], padded[1::2]))
 
+    def _rank(self, t: Int64Array) -> Int64Array:
+        return np.searchsorted(self._times, t, side="right").astype(np.int64)
+
     def last_running(self, group: Int64Array, t: Int64Array) -> Int64Array:
         """Position (in the input) of the interval of the group with the latest start that contains ``t``, or -1."""
-        lo, hi = self._candidates(group, t)
+        if not len(self.order):
+            return np.full(len(t), -1, dtype=np.int64)
+        base = group * self._width
+        lo = np.searchsorted(self._key, base, side="left").astype(np.int64)
+        hi = np.searchsorted(self._key, base + self._rank(t), side="right").astype(np.int64)
         found = self._last_ending_from(lo, hi, t)
-        return np.where(found >= 0, self.order[found], -1) if len(self.order) else np.full(len(t), -1, dtype=np.int64)
-
-    def _candidates(self, group: Int64Array, t: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """First position of the group, and one past its last position that starts at or before ``t``."""
-        lo = np.searchsorted(self._group, group, side="left")
-        # One sorted key for (group, start): ranks instead of times, since both together do not fit in 64 bits.
-        times = np.unique(self._start)
-        width = len(times) + 1
-        key = self._group * width + np.searchsorted(times, self._start) + 1
-        hi = np.searchsorted(key, group * width + np.searchsorted(times, t, side="right"), side="right")
-        return lo.astype(np.int64), hi.astype(np.int64)
+        return np.where(found >= 0, self.order[found], -1)
 
     def _last_ending_from(self, lo: Int64Array, hi: Int64Array, t: Int64Array) -> Int64Array:
         """Largest position in ``[lo, hi)`` whose end is at least ``t``; -1 if there is none."""

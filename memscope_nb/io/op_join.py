@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -12,6 +14,8 @@ from .report import ReadReport
 from .trace_view import Trace
 
 Int64Array = npt.NDArray[np.int64]
+
+_AT_A_TIME = 1 << 17
 
 
 def join_operators(blocks: pd.DataFrame, trace: Trace, report: ReadReport) -> pd.DataFrame:
@@ -30,67 +34,102 @@ def join_operators(blocks: pd.DataFrame, trace: Trace, report: ReadReport) -> pd
     report : ReadReport
         Receives the coverage as facts.
     """
-    ops = trace.ops
-    names = ops["name"].cat.categories
-    # Codes of one dictionary for both sides; -1: a name that no operator has, or an empty one.
-    to_op_code = names.get_indexer(pd.Index(blocks["name"].cat.categories.astype(object)))
-    to_op_code[[str(name) == "" for name in blocks["name"].cat.categories]] = -1
-    group = np.append(to_op_code, -1)[blocks["name"].cat.codes.to_numpy()].astype(np.int64)
-    alloc = to_int64(blocks["alloc_ns"])
-    start, end = ops["start_ns"].to_numpy(np.int64), ops["end_ns"].to_numpy(np.int64)
-    by_name = IntervalIndex(ops["name"].cat.codes.to_numpy().astype(np.int64), start, end)
-    known = (group >= 0) & (alloc != NA_NS)
-    op = np.full(len(blocks), -1, dtype=np.int64)
-    op[known] = by_name.last_running(group[known], alloc[known])
-
-    found = op >= 0
-    stack = np.full(len(blocks), -1, dtype=np.int64)
-    stack[found] = ops["stack_id"].to_numpy(np.int64)[op[found]]
-    own = stack >= 0
-    open_rows = np.flatnonzero(found & ~own)
-    stack[open_rows], ambiguous = _forward_stacks(ops, op[open_rows], alloc[open_rows])
-    kind = np.where(own, 1, np.where(stack >= 0, 2, 0)).astype(np.int8)
-    tid = np.full(len(blocks), NA_NS, dtype=np.int64)
-    tid[found] = ops["tid"].to_numpy(np.int64)[op[found]]
+    n_rows = len(blocks)
+    stack, kind = np.full(n_rows, -1, dtype=np.int32), np.zeros(n_rows, dtype=np.int8)
+    tid, found, ambiguous = np.full(n_rows, NA_NS, dtype=np.int64), np.zeros(n_rows, dtype=bool), 0
+    if len(trace.ops):
+        own, forward = _OwnOperators(trace.ops, blocks["name"].cat.categories), _ForwardStacks(trace.ops)
+        codes, alloc = blocks["name"].cat.codes.to_numpy(), to_int64(blocks["alloc_ns"])
+        stack_ids, threads = trace.ops["stack_id"].to_numpy(), trace.ops["tid"].to_numpy(np.int64)
+        for first in range(0, n_rows, _AT_A_TIME):  # a dozen arrays in between are as long as this, not as the file
+            rows = slice(first, first + _AT_A_TIME)
+            op = own.find(codes[rows], alloc[rows])
+            inside = np.flatnonzero(op >= 0)
+            found[rows] = op >= 0
+            tid[rows][inside] = threads[op[inside]]
+            stack[rows][inside] = stack_ids[op[inside]]
+            kind[rows] = stack[rows] >= 0
+            without = inside[stack[rows][inside] < 0]
+            stack[rows][without], several = forward.find(op[without], alloc[rows][without])
+            kind[rows][without] = np.where(stack[rows][without] >= 0, 2, 0)
+            ambiguous += int(several.sum())
     report.facts |= {
         "n_in_operator": int(found.sum()),
-        "n_own_stack": int(own.sum()),
+        "n_own_stack": int((kind == 1).sum()),
         "n_forward_stack": int((kind == 2).sum()),
         "n_no_stack": int((kind == 0).sum()),
-        "n_ambiguous_stack": int(ambiguous.sum()),
+        "n_ambiguous_stack": ambiguous,
     }
     return blocks.assign(
         tid=from_int64(tid),
-        stack_id=stack.astype(np.int32),
+        stack_id=stack,
         stack_kind=pd.Categorical.from_codes(kind, ["none", "own", "forward"]),
     )
 
 
-def _forward_stacks(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
-    """Stack of the forward operator with the same sequence number (-1: none), and whether several disagree."""
-    sequence = ops["sequence"].to_numpy(np.int64)
-    number = sequence[op]
-    unnumbered = np.flatnonzero(number < 0)
-    number[unnumbered] = _enclosing_number(ops, op[unnumbered], alloc[unnumbered])
+class _OwnOperators:
+    """Finds the operator of a block among those of its name.
 
-    candidates = ops[(ops["sequence"] >= 0) & (ops["fwd_tid"] == 0) & (ops["stack_id"] >= 0)]
-    last = candidates.sort_values("start_ns", kind="stable").drop_duplicates("sequence", keep="last")
-    at = pd.Index(last["sequence"].to_numpy(np.int64)).get_indexer(number)
-    several = candidates.groupby("sequence")["stack_id"].nunique().reindex(last["sequence"]).to_numpy() > 1
-    stacks = np.append(last["stack_id"].to_numpy(np.int64), -1)
-    return stacks[at], np.append(several, False)[at]
+    Parameters
+    ----------
+    ops : pandas.DataFrame
+        Operators.
+    names : pandas.Index
+        The names that the codes of blocks stand for.
+    """
+
+    def __init__(self, ops: pd.DataFrame, names: pd.Index) -> None:
+        # Codes of one dictionary for both sides; -1: a name that no operator has, or an empty one.
+        to_op_code = ops["name"].cat.categories.get_indexer(pd.Index(names.astype(object)))
+        to_op_code[[str(name) == "" for name in names]] = -1
+        self._to_op_code = np.append(to_op_code, -1).astype(np.int64)
+        start, end = ops["start_ns"].to_numpy(np.int64), ops["end_ns"].to_numpy(np.int64)
+        self._index = IntervalIndex(ops["name"].cat.codes.to_numpy().astype(np.int64), start, end)
+
+    def find(self, codes: npt.NDArray[np.signedinteger[Any]], alloc: Int64Array) -> Int64Array:
+        """Position of the operator that a block was allocated in, -1 where there is none."""
+        group = self._to_op_code[codes]
+        known = (group >= 0) & (alloc != NA_NS)
+        op = np.full(len(codes), -1, dtype=np.int64)
+        op[known] = self._index.last_running(group[known], alloc[known])
+        return op
 
 
-def _enclosing_number(ops: pd.DataFrame, op: Int64Array, alloc: Int64Array) -> Int64Array:
-    """Sequence number of the innermost numbered operator running then on the operator's thread, or -1."""
-    numbered = ops[ops["sequence"] >= 0]
-    threads = pd.Index(ops["tid"].unique())
-    index = IntervalIndex(
-        threads.get_indexer(numbered["tid"]).astype(np.int64),
-        numbered["start_ns"].to_numpy(np.int64),
-        numbered["end_ns"].to_numpy(np.int64),
-    )
-    thread = threads.get_indexer(ops["tid"].to_numpy()[op]).astype(np.int64)
-    around = index.last_running(thread, alloc)
-    numbers = np.append(numbered["sequence"].to_numpy(np.int64), -1)
-    return numbers[around]
+class _ForwardStacks:
+    """Finds the stack of the forward operator that an operator of the backward pass belongs to."""
+
+    def __init__(self, ops: pd.DataFrame) -> None:
+        self._sequence = ops["sequence"].to_numpy(np.int64)
+        self._tid = ops["tid"].to_numpy(np.int64)
+        numbered = np.flatnonzero(self._sequence >= 0)
+        self._numbers = np.append(self._sequence[numbered], -1)
+        self._threads = pd.Index(np.unique(self._tid[numbered]))
+        start = ops["start_ns"].to_numpy(np.int64)
+        self._around = IntervalIndex(
+            self._threads.get_indexer(self._tid[numbered]).astype(np.int64),
+            start[numbered],
+            ops["end_ns"].to_numpy(np.int64)[numbered],
+        )
+        stack = ops["stack_id"].to_numpy()
+        forward = numbered[(ops["fwd_tid"].to_numpy()[numbered] == 0) & (stack[numbered] >= 0)]
+        forward = forward[np.lexsort((forward, start[forward], self._sequence[forward]))]
+        number, stack = self._sequence[forward], stack[forward]
+        # Of equal numbers the last one counts; do all of them have the same stack?
+        last = np.flatnonzero(np.append(number[1:] != number[:-1], True)[: len(number)])
+        first = np.append(0, last[:-1] + 1)[: len(last)]
+        lowest, highest = (f.reduceat(stack, first) if len(first) else stack for f in (np.minimum, np.maximum))
+        self._index = pd.Index(number[last])
+        self._stack = np.append(stack[last], -1)
+        self._several = np.append(lowest != highest, False)
+
+    def find(self, op: Int64Array, alloc: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+        """Stack of the forward operator with the same sequence number (-1: none), and whether several disagree.
+
+        The number is that of the operator, or of the innermost numbered one that runs around it on its thread.
+        """
+        number = self._sequence[op]
+        rows = np.flatnonzero(number < 0)
+        thread = self._threads.get_indexer(self._tid[op[rows]]).astype(np.int64)
+        number[rows] = self._numbers[self._around.last_running(thread, alloc[rows])]
+        at = self._index.get_indexer(number)
+        return self._stack[at], self._several[at]

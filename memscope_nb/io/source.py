@@ -16,6 +16,8 @@ from .ascend_text import read_text_export
 from .cache import read_entry, source_key, write_entry
 from .memscope_dump import read_dump
 from .memscope_find import DumpCollection
+from .pytorch_find import TorchCollection
+from .pytorch_source import read_torch
 from .report import Note, OnBytes, ReadReport, ignore_bytes
 from .trace_view import TraceReader
 
@@ -53,15 +55,19 @@ def read_sources(
     reader : {"auto", "ijson"}
         How to read traces.
     cache : Path, optional
-        Folder of what was parsed before; dumps are not kept there.
+        Folder of what was parsed before; dumps, snapshots and Kineto traces are not kept there.
     """
-    if not isinstance(collection, DumpCollection):
+    if not isinstance(collection, (DumpCollection, TorchCollection)):
         return [_cached(collection, cache, on_bytes, reader)]
     report = ReadReport()
     for note in collection.notes:
         report.note(note)
     try:
-        processes = read_dump(collection, report=report, on_bytes=on_bytes)
+        processes = (
+            read_torch(collection, report=report, on_bytes=on_bytes)
+            if isinstance(collection, TorchCollection)
+            else read_dump(collection, report=report, on_bytes=on_bytes)
+        )
     except InputError as error:
         report.notes.clear()
         report.note(str(error))

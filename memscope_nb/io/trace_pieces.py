@@ -223,6 +223,8 @@ class PieceReader:
                 # Broken for good, not only cut at the end of the buffer? Then a reader that names the fault goes on.
                 self._stopped = done == 0 and not _may_be_cut(error, text)
                 break
+            if end == len(text) and not self._at_end and not isinstance(element, dict):
+                break  # a number may go on
             self.n_events += 1
             if decoder.odd or _ODD.search(text, at, end):
                 self._note_odd()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from tiny import profile_of
 
 import memscope_nb as ms
 from memscope_nb.analysis.timeline import timelines
+from memscope_nb.demo import write_demo_dump
 from memscope_nb.model import MemoryProfile, block_ends, to_int64
 from memscope_nb.view.codec import decode_payload, encode_payload
 from memscope_nb.view.payload import TimelineView
@@ -228,3 +230,27 @@ def test_no_layers_without_process_samples():
     ((header, columns),) = decoded(profile_of([(T, T + 10, 512)]))
     assert header["layers"] == []
     assert len(columns["layer_t"]) == 0
+
+
+def test_owners_labels_and_marks_of_a_dump(tmp_path):
+    write_demo_dump(tmp_path / "dump", leak=True)
+    p = ms.load(tmp_path / "dump").select(pool="PTA")
+    labels = pd.Categorical(np.resize(["", "early_allocation", None], len(p.blocks)))
+    p = replace(p, blocks=p.blocks.assign(inefficient_type=labels))
+    ((header, columns),) = decoded(p)
+    blocks = p.blocks.set_index("block_id").loc[columns["id"]]
+    for key, texts, column in (("owner", "owners", "owner"), ("label", "labels", "inefficient_type")):
+        shown = [header[texts][k - 1] if k else "" for k in columns[key]]
+        assert shown == blocks[column].astype("string").fillna("").tolist()
+        assert set(shown) - {""}
+    marks = p.marks[~p.marks["kind"].isin(["range", "step"])]
+    t0 = int(header["t0_ns"])
+    assert {mark["kind"] for mark in header["marks"]} == {"mark", "snapshot", "system"}
+    got = [(mark["name"], mark["start"] + t0) for mark in header["marks"]]
+    assert sorted(got) == sorted(zip(marks["name"].astype(str), to_int64(marks["start_ns"]).tolist(), strict=True))
+
+
+def test_no_owners_without_a_source_of_them(demo_profile):
+    ((header, columns),) = decoded(demo_profile.select(rank=0))
+    assert (header["owners"], header["labels"]) == ([], [])
+    assert not {"owner", "label"} & set(columns)

@@ -34,6 +34,8 @@ Header
 ``sources``             ``[{"label", "start", "end", "status", "series"}]`` recorded windows, in time order
 ``phases``              ``[{"name", "kind", "start", "end", "peak_bytes", "floor_bytes"}]``, kind ``role`` or ``range``
 ``steps``               ``[{"name", "start", "end"}]``
+``marks``               ``[{"name", "kind", "start"}]``: instants such as marks of the program, snapshots, failures
+``owners, labels``      texts that msMemScope wrote to blocks; empty without such a source
 ``notes``               lines of text for the footer: what was skipped, repaired, guessed
 ======================  ========================================================================================
 
@@ -41,7 +43,8 @@ Columns of blocks (one value a block that overlaps the window, sorted by ``start
 ------------------------------------------------------------------------------------
 ``id`` (global, same in every segment) · ``start`` · ``life`` (until its end in terms of *allocated*; an open block
 lasts until its source's window ends) · ``size`` · ``name`` · ``stack`` · ``kind`` (0 none, 1 own, 2 forward) ·
-``class`` · ``series`` (-> ``header.series``). Start and end may lie outside the window: they are the true ones.
+``class`` · ``series`` (-> ``header.series``) · ``owner`` and ``label`` (index + 1, 0 = none; absent where the header
+has no such texts). Start and end may lie outside the window: they are the true ones.
 ``late_block`` (position in these columns) and ``late`` (ns): blocks that stay *active* that much longer.
 
 Step columns (value holds until the next ``_t``; value 0 = no data, else bytes + 1)
@@ -76,6 +79,7 @@ from .level_steps import Steps, base_of, clip_steps, join_steps, overview_steps,
 from .notes import timeline_notes
 
 STACK_KINDS = ("none", "own", "forward")
+MAX_MARKS = 5000
 FALLING_NEVER = ("start",)
 """Block columns stored as differences; so are all times of step columns."""
 
@@ -95,6 +99,9 @@ class Blocks:
     kind: Int64Array
     lifetime: Int64Array
     series: Int64Array
+    owner: Int64Array
+    """Index + 1 into the owners, 0 for none; likewise the labels."""
+    label: Int64Array
 
     def take(self, rows: Int64Array) -> Blocks:
         """Return some of the blocks."""
@@ -118,6 +125,7 @@ class TimelineView:
         self.tracks = tracks(line)
         self.span = (0, line.span[1] + 1 - self.t0)
         self.names = [str(name) for name in profile.blocks["name"].cat.categories]
+        self.owners, self.labels = (_texts(profile.blocks, key) for key in ("owner", "inefficient_type"))
         self.blocks = self._blocks()
         self.steps = self._level_steps()
         self.layers = device_layers(profile, line, self.t0)
@@ -146,6 +154,8 @@ class TimelineView:
             kind=_codes(table["stack_kind"], STACK_KINDS)[rows],
             lifetime=lifetimes(self.profile).codes.astype(np.int64)[rows],
             series=track,
+            owner=_numbered(table, "owner")[rows],
+            label=_numbered(table, "inefficient_type")[rows],
         )
 
     def _level_steps(self) -> dict[str, Steps]:
@@ -191,6 +201,8 @@ class TimelineView:
             "t0_ns": str(self.t0),
             "span": list(self.span),
             "names": self.names,
+            "owners": self.owners,
+            "labels": self.labels,
             "classes": [{"key": key, "label": LIFETIME_LABELS[key]} for key in LIFETIMES],
             "series": [self._series_header(k, track) for k, track in enumerate(self.tracks)],
             "resident": self._resident_header(),
@@ -199,6 +211,7 @@ class TimelineView:
             "sources": self._source_headers(),
             "phases": [self._phase(row) for row in phases[phases["kind"] != "step"].itertuples()],
             "steps": [self._phase(row) for row in phases[phases["kind"] == "step"].itertuples()],
+            "marks": self._marks(),
             "notes": timeline_notes(self.profile, self.line),
         }
 
@@ -265,6 +278,16 @@ class TimelineView:
             "floor_bytes": None if pd.isna(row.floor_bytes) else int(row.floor_bytes),
         }
 
+    def _marks(self) -> list[dict[str, Any]]:
+        """Instants with a name: marks of the program, snapshots, failures."""
+        marks = self.profile.marks
+        mine = marks["source"].isin(self.line.sources) & ~marks["kind"].isin(["range", "step"])
+        rows = marks[mine].sort_values("start_ns", kind="stable").head(MAX_MARKS)
+        return [
+            {"name": str(row.name), "kind": str(row.kind), "start": int(row.start_ns) - self.t0}
+            for row in rows[["name", "kind", "start_ns"]].itertuples(index=False)
+        ]
+
     # -- segments ---------------------------------------------------------------------------------------------
 
     def windows(self, *, bars_per_segment: int, max_segments: int) -> list[tuple[int, int]]:
@@ -300,6 +323,8 @@ class TimelineView:
             "kind": blocks.kind,
             "class": blocks.lifetime,
             "series": blocks.series,
+            **({"owner": blocks.owner} if self.owners else {}),
+            **({"label": blocks.label} if self.labels else {}),
             "late_block": late,
             "late": blocks.late[late],
         }
@@ -330,6 +355,20 @@ class TimelineView:
             "stacks": stacks,
             "sites": sites,
         }
+
+
+def _texts(table: pd.DataFrame, column: str) -> list[str]:
+    """Texts of a categorical column that not every source has."""
+    return [str(text) for text in table[column].cat.categories] if column in table else []
+
+
+def _numbered(table: pd.DataFrame, column: str) -> Int64Array:
+    """Index + 1 of the text of each row, 0 for none."""
+    if column not in table:
+        return np.zeros(len(table), dtype=np.int64)
+    empty = np.array([text == "" for text in _texts(table, column)] + [True])
+    codes = table[column].cat.codes.to_numpy().astype(np.int64)
+    return np.where(empty[codes], 0, codes + 1)
 
 
 def _codes(values: pd.Series, order: Sequence[str]) -> Int64Array:

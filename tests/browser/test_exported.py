@@ -15,6 +15,7 @@ from browser.pixels import decode_png, near
 from tiny import op, record, row, write_collection
 
 import memscope_nb as ms
+from memscope_nb.demo import write_demo_dump
 from memscope_nb.model import MemoryProfile
 from memscope_nb.units import format_bytes
 from memscope_nb.view import theme
@@ -210,3 +211,26 @@ def test_without_process_samples_there_are_no_layers(tmp_path: Path, opener: Ope
     shown = opener(ms.export_html(ms.load(tmp_path / "run"), tmp_path / "out").parent / "memory_timeline_00.html")
     assert not shown.page.locator(".ms-layers").is_visible()
     assert shown.page.locator(".ms-gantt").is_visible()
+
+
+def test_owner_and_marks_of_a_dump(tmp_path: Path, opener: Opener) -> None:
+    write_demo_dump(tmp_path / "dump", leak=True)
+    p = ms.load(tmp_path / "dump")
+    owned = p.blocks[(p.blocks["pool"] == "PTA") & p.blocks["free_ns"].isna() & p.blocks["owner"].notna()]
+    leaked = owned.sort_values("size_bytes").iloc[-1]
+    (page,) = ms.export_html(p, tmp_path / "out").parent.rglob("memory_timeline_00.html")
+    shown = opener(page)
+    box = shown.js("id => memscope.boxOf(id)", int(leaked["block_id"]))
+    shown.page.mouse.click((box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
+    shown.settle()
+    assert shown.state()["selected"] == int(leaked["block_id"])
+    assert str(leaked["owner"]) in shown.page.locator(".ms-panel").inner_text()
+    marks = shown.page.locator(".ms-cell-mark")
+    assert marks.count() > 5
+    before = shown.state()
+    marks.last.click()  # the topmost where marks crowd
+    shown.settle()
+    after = shown.state()
+    instants = [mark["start"] for mark in shown.js("memscope.timeline.header.marks")]
+    assert (after["x0"], after["x1"]) != (before["x0"], before["x1"])
+    assert any(after["x0"] <= t <= after["x1"] for t in instants)

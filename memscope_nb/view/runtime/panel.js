@@ -47,6 +47,8 @@ function blockFacts(viewer, block) {
     ["started", epoch(header.t0_ns, start)],
     ["ended", open ? null : epoch(header.t0_ns, end)],
     ["block", `#${series.id[block]}`],
+    ["owner", series.owner?.[block] ? clip(header.owners[series.owner[block] - 1], 300) : null],
+    ["labels", series.label?.[block] ? clip(header.labels[series.label[block] - 1], 300) : null],
     ["pool", [pool ?? label, device].filter((item) => item !== null && item !== undefined && item !== "").join(" · ")],
   ]);
 }

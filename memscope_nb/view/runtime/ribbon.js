@@ -5,7 +5,7 @@ import { bytes, clip, duration, offset } from "./format.js";
 
 const MAX_CELLS = 400;
 const MAX_LANES = 3;
-const LANE_PX = { role: 34, range: 16, step: 16 };
+const LANE_PX = { role: 34, range: 16, step: 16, mark: 12 };
 
 /** Give every item the lowest lane that is free at its start; deeper nesting shares the last one. */
 function laneOf(items) {
@@ -20,7 +20,7 @@ function laneOf(items) {
 
 function band(kind, items) {
   const sorted = items.filter((item) => item.end >= item.start).sort((a, b) => a.start - b.start || b.end - a.end);
-  const lanes = laneOf(sorted);
+  const lanes = kind === "mark" ? sorted.map(() => 0) : laneOf(sorted);
   return { kind, items: sorted, lanes, height: lanes.reduce((most, lane) => Math.max(most, lane + 1), 0) * LANE_PX[kind] };
 }
 
@@ -28,7 +28,8 @@ function band(kind, items) {
 export function buildRibbon(viewer) {
   const { header } = viewer.timeline;
   const ofKind = (kind) => header.phases.filter((phase) => phase.kind === kind);
-  viewer.bands = [band("role", ofKind("role")), band("range", ofKind("range")), band("step", header.steps)];
+  const marks = (header.marks ?? []).map((mark) => ({ ...mark, end: mark.start }));
+  viewer.bands = [band("role", ofKind("role")), band("range", ofKind("range")), band("step", header.steps), band("mark", marks)];
   const height = viewer.bands.reduce((sum, item) => sum + item.height, 0);
   viewer.refs.ribbon.style.height = `${height}px`;
   viewer.refs.ribbon.hidden = height === 0;
@@ -53,14 +54,16 @@ function cell(viewer, kind, item, box) {
   const title = [
     clip(item.name, 2000),
     text,
-    `${offset(item.start)} to ${offset(item.end)} (${duration(item.end - item.start)})`,
+    item.end > item.start
+      ? `${offset(item.start)} to ${offset(item.end)} (${duration(item.end - item.start)})`
+      : `${item.kind} at ${offset(item.start)}`,
     "Click to zoom",
   ];
   const node = el("button", {
     type: "button",
     class: `ms-cell ms-cell-${kind}${box.width < 12 ? " ms-cell-narrow" : ""}`,
     title: title.filter(Boolean).join("\n"),
-    on: { click: () => viewer.setRange(item.start, item.end) },
+    on: { click: () => (item.end > item.start ? viewer.setRange(item.start, item.end) : viewer.goTo(item.start)) },
   });
   if (box.width > 22) node.append(data(shortName(kind, item.name, box.width)));
   if (box.width > 60 && kind === "role" && text) node.append(el("span", { class: "ms-cell-facts", text }));
@@ -75,9 +78,9 @@ function bandCells(viewer, { kind, items, lanes }, top, frame) {
   const lastRight = new Array(MAX_LANES).fill(-1);
   for (let i = 0; i < items.length && items[i].start < x1 && cells.length < MAX_CELLS; i += 1) {
     const item = items[i];
-    if (item.end <= x0) continue;
+    if (item.end < x0 || (item.end === x0 && item.start < x0)) continue;
     const left = (Math.max(item.start, x0) - x0) * px;
-    const right = Math.max((Math.min(item.end, x1) - x0) * px, left + 2);
+    const right = Math.max((Math.min(item.end, x1) - x0) * px, left + (kind === "mark" ? 3 : 2));
     if (right - left < 3 && right <= lastRight[lanes[i]] + 1) continue;
     lastRight[lanes[i]] = right;
     const box = { left: frame.left + left, width: right - left - 1, top: top + lanes[i] * LANE_PX[kind], height: LANE_PX[kind] - 2 };
@@ -94,7 +97,7 @@ export function drawRibbon(viewer) {
   let top = 0;
   for (const item of viewer.bands) {
     if (!item.height) continue;
-    const label = el("span", { class: "ms-band", text: { role: "phases", range: "ranges", step: "steps" }[item.kind] });
+    const label = el("span", { class: "ms-band", text: { role: "phases", range: "ranges", step: "steps", mark: "marks" }[item.kind] });
     place(label, { left: 0, width: frame.left - 10, top, height: Math.min(item.height, LANE_PX[item.kind]) });
     cells.push(label, ...bandCells(viewer, item, top, frame));
     top += item.height;

@@ -26,6 +26,7 @@ function blocksOf(columns, k) {
   const activeEnd = lateOf.size ? end.map((value, i) => value + (lateOf.get(at[i]) ?? 0)) : end;
   const named = {};
   for (const key of ["id", "size", "name", "stack", "kind", "class"]) named[key] = pick(columns[key], at);
+  for (const key of ["owner", "label"]) if (columns[key]) named[key] = pick(columns[key], at);
   return { n: at.length, start, end, activeEnd, ...named };
 }
 

@@ -149,6 +149,8 @@ def test_the_real_pair_names_the_operator_that_grows():
     ]  # fmt: skip
     json.dumps(result.to_dict())
     assert "_to_copy" in result._repr_html_()
+    assert repr(result).startswith(f"OpComparison: {len(result.frame):,} rows\n")
+    assert str(result.frame["name"].iloc[0]) in repr(result)
 
 
 def test_net_gross_and_peak_with_nesting_and_threads(tmp_path: Path):

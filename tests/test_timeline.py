@@ -91,7 +91,7 @@ def test_ranks_on_the_same_device_name_are_never_merged(tmp_path):
 def test_sources_without_a_rank_stand_alone(tmp_path):
     for name in ("a_ascend_pt", "b_ascend_pt"):
         write_collection(tmp_path, rank=None, name=name, info={"x": 1}, operators=[row("a", 1, 10, 20, 19, 1.0)])
-    assert [line.label for line in timelines(ms.load(tmp_path))] == ["no rank · NPU:0"] * 2
+    assert [line.label for line in timelines(ms.load(tmp_path))] == ["NPU:0"] * 2
 
 
 @pytest.mark.parametrize(

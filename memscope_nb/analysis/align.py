@@ -21,7 +21,7 @@ _LEVELS: dict[str, tuple[str, ...]] = {"op": ("op",), "kernel": ("kernel",), "op
 _LEVELS |= {"0": ("op",), "1": ("kernel",), "kernel,op": ("op", "kernel")}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OpComparison(Result):
     """Operators or kernels of two runs side by side, in the order in which they ran.
 

@@ -31,7 +31,7 @@ BLOCK_COLUMNS = ("block_id", "path", "category", "rule")
 HOW_TO_LABEL = "record with msmemscope.config(analysis='decompose')"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decomposition(Result):
     """Trees of memory, one for each source, device and pool, at one instant; over time by :meth:`over_time`.
 

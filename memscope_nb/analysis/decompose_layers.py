@@ -28,7 +28,7 @@ HOW_TO_RECORD = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeviceLayers(Result):
     """Layers of each process on each device.
 

@@ -29,7 +29,7 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inefficiency(Result):
     """Blocks with idle memory, the one with the greatest effect on a peak first, then by bytes times seconds.
 

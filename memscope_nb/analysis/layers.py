@@ -25,7 +25,7 @@ CONTAINING_POOLS = ("HAL", "HOST")
 """Pools of a msMemScope dump that are no part of the device memory beside the others: the driver's, and the host's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layers(Result):
     """Layers at every sample of the process, and how often it was sampled."""
 

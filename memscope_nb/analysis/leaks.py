@@ -32,7 +32,7 @@ _GUARDED = tuple("=+-@")
 _POOLS_OF_A_CACHE = ("PTA", "ATB", "MINDSPORE")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LeakCheck(Result):
     """Leaks between marks: one row per block in ``frame``, largest process first, by event.
 

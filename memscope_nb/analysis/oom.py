@@ -59,7 +59,7 @@ class _Failure:
     snapshot: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OomReport(Result):
     """Failed allocations: one row for each in ``frame``, in order of time.
 

@@ -26,7 +26,7 @@ class Hint:
         return f"{self.missing} ({len(self.sources)} sources). torch_npu: {self.torch_npu}. verl: {self.verl}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quality(Result):
     """The quality report: one row per source in ``frame``, hints for the next recording."""
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+REPR_ROWS = 10
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Result:
     """A table with what to know about it.
 
@@ -31,6 +33,12 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
         return {"rows": records(self.frame), "caveats": list(self.caveats)}
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__}: {len(self.frame):,} rows"]
+        if len(self.frame):
+            lines += [self.frame.head(REPR_ROWS).to_string(max_colwidth=50)]
+        return "\n".join([*lines, *(f"note: {caveat}" for caveat in self.caveats)])
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(caveat)}</li>" for caveat in self.caveats)

@@ -83,6 +83,8 @@ class Series:
     origin: str
     complete: bool = True
     """Whether all its blocks are there; without some of them, recorded - live is not *older* memory."""
+    known_older_bytes: int = 0
+    """Bytes of its blocks from before the window: part of the level before the first event."""
     release_shift_ns: int = 0
     """1 where a sample at a release still counts the released block: it then ends right after that instant."""
 
@@ -117,7 +119,7 @@ class Series:
         if not len(older):
             return None
         after = np.array([self.window[1] + self.release_shift_ns])
-        return int(older[0]), int(older[-1] + self.lives["allocated"].bytes_at(after)[0])
+        return int(older[0]) + self.known_older_bytes, int(older[-1] + self.lives["allocated"].bytes_at(after)[0])
 
 
 @dataclass(frozen=True)
@@ -143,13 +145,15 @@ def iter_series(profile: MemoryProfile) -> Iterator[Series]:
     in_totals = totals.groupby(["source", "device", "component"], observed=True, sort=False).indices
     windows = profile.sources.set_index("source")[["start_ns", "end_ns"]]
     sizes = blocks["size_bytes"].to_numpy()
+    from_before = blocks["alloc_ns"].isna().to_numpy() & (ends["allocated"] > starts)
     none = np.empty(0, dtype=np.int64)
     for key in sorted({*in_blocks, *in_totals}, key=lambda k: (k[0], k[1], k[2] != "PTA", k[2])):
         rows, samples = in_blocks.get(key, none), totals.iloc[in_totals.get(key, none)]
         lives = {k: Lives.of(starts[rows], end[rows], sizes[rows]) for k, end in ends.items()}
         window = windows.loc[key[0]]
         one = _series(key, (int(window["start_ns"]), int(window["end_ns"])), samples, lives, rows)
-        one = replace(one, complete=profile.complete)
+        known_older = int(sizes[rows][from_before[rows]].sum())
+        one = replace(one, complete=profile.complete, known_older_bytes=known_older)
         if key[2] in MAY_COUNT_RELEASED:
             shifted = {k: Lives.of(starts[rows], end[rows] + 1, sizes[rows]) for k, end in ends.items()}
             other = replace(one, lives=shifted, release_shift_ns=1)

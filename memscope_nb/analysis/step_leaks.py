@@ -34,7 +34,7 @@ _NEVER = np.iinfo(np.int64).max
 _HOW = "wrap each step in an mstx range named 'step start' or call msmemscope.step(), and record at least five steps"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepLeaks(Result):
     """Blocks that outlived the step after their own: one row per block in ``frame``.
 

@@ -36,7 +36,7 @@ def summarize(profile: MemoryProfile) -> pd.DataFrame:
                 "source": one.source,
                 "n_blocks": len(one.rows),
                 "n_open": n_open,
-                "baseline_bytes": check.start_bytes if check else pd.NA,
+                "baseline_bytes": ends[0] if check and ends else pd.NA,
                 "peak_bytes": allocated[1] if allocated else pd.NA,
                 "peak_ns": allocated[0] if allocated else pd.NA,
                 "reserved_peak_bytes": reserved[1] if reserved else pd.NA,

@@ -46,8 +46,8 @@ class Timeline:
     @property
     def label(self) -> str:
         """Short name for people: ``rank 0 · NPU:0``."""
-        rank = "no rank" if self.rank_id is None else f"rank {self.rank_id}"
-        return f"{rank} · {self.device}" + (f" · part {self.part + 1}" if self.part else "")
+        rank = "" if self.rank_id is None else f"rank {self.rank_id} · "
+        return f"{rank}{self.device}" + (f" · part {self.part + 1}" if self.part else "")
 
 
 def timelines(profile: MemoryProfile) -> list[Timeline]:

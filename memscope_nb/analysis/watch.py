@@ -52,7 +52,7 @@ class WatchRecords(Protocol):
         """Content of a record in pieces."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Corruption(Result):
     """First change of each watched block: one row for each block and window in ``frame``.
 

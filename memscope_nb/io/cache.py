@@ -1,4 +1,6 @@
-"""What was read once need not be parsed again: a folder of Parquet files for each source.
+"""What was read once need not be parsed again: a folder of Arrow files for each source.
+
+Arrow with LZ4, not Parquet: twice the disk, half the CPU to read, and categories survive in tables without rows.
 
 The key covers the path, the size and time of every input file, and :data:`READER_VERSION`: a changed file or reader
 makes a new entry. Entries appear by one rename, so that two processes never see half of one; a damaged entry is
@@ -18,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow import feather
 
 from ..stacks import stacks_frame
 
@@ -27,6 +29,7 @@ READER_VERSION = 1
 
 CACHE_VARIABLE = "MEMSCOPE_CACHE"
 _META = "meta.json"
+_SUFFIX = ".arrow"
 
 
 def cache_folder(cache: bool | str | os.PathLike[str] | None) -> Path | None:
@@ -53,7 +56,7 @@ def read_entry(folder: Path, key: str) -> tuple[dict[str, pd.DataFrame], dict[st
     entry = folder / key
     try:
         meta = json.loads((entry / _META).read_text(encoding="utf-8"))
-        return {name: _read(entry / f"{name}.parquet", meta["tables"][name]) for name in meta["tables"]}, meta["notes"]
+        return {name: _read(entry / f"{name}{_SUFFIX}") for name in meta["tables"]}, meta["notes"]
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return None
 
@@ -66,9 +69,8 @@ def write_entry(folder: Path, key: str, tables: dict[str, pd.DataFrame], notes: 
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         for name, table in tables.items():
             arrow = pa.Table.from_pandas(table, preserve_index=False)
-            pq.write_table(arrow, temporary / f"{name}.parquet", compression="zstd", compression_level=1)
-        categories = {name: list(table.select_dtypes("category")) for name, table in tables.items()}
-        (temporary / _META).write_text(json.dumps({"tables": categories, "notes": notes}), encoding="utf-8")
+            feather.write_feather(arrow, temporary / f"{name}{_SUFFIX}", compression="lz4")
+        (temporary / _META).write_text(json.dumps({"tables": list(tables), "notes": notes}), encoding="utf-8")
         if (folder / key).exists() and read_entry(folder, key) is None:
             shutil.rmtree(folder / key, ignore_errors=True)
         os.rename(temporary, folder / key)
@@ -81,12 +83,11 @@ def write_entry(folder: Path, key: str, tables: dict[str, pd.DataFrame], notes: 
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _read(path: Path, categorical: Sequence[str]) -> pd.DataFrame:
-    table = pq.read_table(path, memory_map=False).to_pandas()
+def _read(path: Path) -> pd.DataFrame:
+    # A mapped file could vanish below a table that lives on; threads cost more CPU here than they save time.
+    table = feather.read_table(path, memory_map=False, use_threads=False).to_pandas(use_threads=False)
     if "frames" in table:
         return stacks_frame(tuple(frames) for frames in table["frames"])
-    for name in categorical:  # Parquet forgets it of a column without rows
-        table[name] = table[name].astype("category")
     for name in table.columns[[isinstance(dtype, pd.StringDtype) for dtype in table.dtypes]]:
         table[name] = table[name].astype(object)
     return table

@@ -56,7 +56,7 @@ def load(
     reader : {"auto", "ijson"}
         ``ijson`` reads traces the slow and simple way: the reference that the fast one is tested against.
     cache : bool or path, optional
-        Keep what was parsed in a folder of Parquet files, and reuse it while the files do not change: ``True`` for the
+        Keep what was parsed in a folder of Arrow files, and reuse it while the files do not change: ``True`` for the
         user's cache folder, a path, or by default the variable ``MEMSCOPE_CACHE``.
     progress : bool, optional
         Show a progress bar; by default only for large loads in a terminal or notebook.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,8 @@ def reads_in_workers(n_bytes: Sequence[int], *, n_jobs: int) -> bool:
     if n_jobs == 1:
         return False
     heavy = len(n_bytes) > 1 and sum(n_bytes) >= SERIAL_BELOW_BYTES
-    return heavy or type(_active_backend()).__name__ != "LokyBackend"  # loky is joblib's own default
+    configured = "joblib" in sys.modules and type(_active_backend()).__name__ != "LokyBackend"  # joblib's own default
+    return heavy or configured
 
 
 def read_each(read: Callable[[Item], Outcome], items: Sequence[Item], *, n_jobs: int) -> Iterator[Outcome]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ ALLOC, FREE_REQUESTED, FREE_COMPLETED, FREE = (
 )
 ANNOTATE = ACTIONS.index("annotate")
 SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+_AT_A_TIME = 1 << 15
 
 UNSEEN = -1
 """Not in the trace."""
@@ -99,9 +101,7 @@ def find_lives(
         Active blocks at the end; ``None`` if the file has no segments.
     """
     lives, live = Lives(), dict[int, int]()
-    wanted = np.flatnonzero((action <= FREE) | ((action == ANNOTATE) & (label >= 0)))
-    columns = (wanted.tolist(), action[wanted].tolist(), addr[wanted].tolist(), size[wanted].tolist())
-    for row, what, where, n_bytes in zip(*columns, strict=True):
+    for row, what, where, n_bytes in _entries(action, addr, size, label):
         if what == ALLOC:
             if n_bytes == 0:
                 lives.counts["allocations of 0 bytes"] += 1
@@ -119,6 +119,16 @@ def find_lives(
     if state is not None:
         _match_state(lives, live, state)
     return lives
+
+
+def _entries(
+    action: npt.NDArray[np.int32], addr: npt.NDArray[np.uint64], size: Int64Array, label: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield position, action, address and size of what touches blocks; few at a time as Python numbers."""
+    wanted = np.flatnonzero((action <= FREE) | ((action == ANNOTATE) & (label >= 0)))
+    for first in range(0, len(wanted), _AT_A_TIME):
+        rows = wanted[first : first + _AT_A_TIME]
+        yield from zip(rows.tolist(), action[rows].tolist(), addr[rows].tolist(), size[rows].tolist(), strict=True)
 
 
 def _lose_end(lives: Lives, number: int, row: int) -> None:

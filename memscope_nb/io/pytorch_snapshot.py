@@ -208,7 +208,8 @@ def _device(snapshot: _Snapshot, device: int, collection: TorchCollection, repor
     rows, name = snapshot.rows, "CPU" if device == HOST else f"{snapshot.backend}:{device}"
     pool = "HOST" if device == HOST else POOLS[snapshot.backend]
     numbers = snapshot.traces.get(device, np.empty(0, dtype=np.int64))
-    columns = {key: values[numbers] for key, values in rows.arrays().items()}
+    chosen = _as_slice(numbers)
+    columns = {key: values[chosen] for key, values in rows.arrays().items()}
     n_front, workspace = _workspace_front(columns["action"], columns["addr"])
     numbers, columns = numbers[n_front:], {key: values[n_front:] for key, values in columns.items()}
     _tell_unknown(columns["action"], list(rows.actions), report)
@@ -229,6 +230,13 @@ def _device(snapshot: _Snapshot, device: int, collection: TorchCollection, repor
     tables = _compact(parts, marks_frame(marks, name), segments_frame(states, name), history)
     _tell_lacks(tables, len(times), report)
     return tables
+
+
+def _as_slice(numbers: Int64Array) -> Any:
+    """Entries of a device mostly follow each other in the file: then nothing needs to be copied."""
+    if not len(numbers) or (np.diff(numbers) != 1).any():
+        return numbers
+    return slice(int(numbers[0]), int(numbers[-1]) + 1)
 
 
 def _workspace_front(action: Any, addr: Any) -> tuple[int, set[int]]:

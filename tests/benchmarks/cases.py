@@ -139,6 +139,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], Callable[[Any], dict[str, Any]]]] 
     "trace, ijson": (lambda output: trace(output, "ijson"), our_operators),
     "trace, peer": (lambda output: peer.read_trace(output / "trace_view.json"), peer_operators),
     "load": (lambda output: ms.load(output.parent, progress=False), our_profile),
+    "reload": (lambda output: ms.load(output.parent, progress=False), our_profile),  # MEMSCOPE_CACHE is set
     "load, peer": (peer.load, peer_profile),
 }
 

@@ -20,7 +20,7 @@ from memscope_nb.analysis.align_nesting import Nesting, range_max
 from memscope_nb.analysis.align_script import ABSENT, edit_script
 from memscope_nb.export.compare_csv import compare_csv, write_compare_csv
 
-DUMPS = SAMPLES / "msmemscope"
+DUMPS = (SAMPLES / "msmemscope").resolve()  # messages name the real path
 needs_samples = pytest.mark.skipif(not DUMPS.is_dir(), reason="the public samples are not laid beside the checkout")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,11 @@ def test_saved_notebook_shows_its_plot_without_a_kernel(tmp_path: Path, chromium
 
 
 def test_layers_and_capacity_are_drawn(demo_profile: MemoryProfile, tmp_path: Path, opener: Opener) -> None:
-    out = ms.export_html(demo_profile, tmp_path / "out", capacity="61 GiB").parent
+    totals = demo_profile.totals.copy()  # the modules of the demo are thinner than a pixel
+    totals.loc[totals["component"] == "HCCL", "reserved_bytes"] += 4 << 30
+    totals.loc[totals["scope"] == "process", "reserved_bytes"] += 4 << 30
+    profile = replace(demo_profile, totals=totals)
+    out = ms.export_html(profile, tmp_path / "out", capacity="61 GiB").parent
     shown = opener(out / "run" / "rank0" / "memory_timeline_00.html")
     shown.js("s => memscope.setRange(s.start, s.end)", shown.js("memscope.timeline.header.sources[0]"))
     shown.settle()
@@ -188,7 +193,7 @@ def test_layers_and_capacity_are_drawn(demo_profile: MemoryProfile, tmp_path: Pa
     assert near(shown.image("curve"), theme.light("capacity"), tolerance=60).sum() > 100
     shown.js("s => memscope.setRange(s.start, s.end)", shown.js("memscope.timeline.header.sources[6]"))
     shown.settle()
-    actor = ms.layers(demo_profile.select(rank=0, role="actor_update", collection=1)).frame
+    actor = ms.layers(profile.select(rank=0, role="actor_update", collection=1)).frame
     sample = actor.iloc[len(actor) // 2]
     t = int(sample["t_ns"]) - int(shown.js("memscope.timeline.header.t0_ns"))
     tip = shown.hover("layers", t + 1_000_000, 60)

@@ -243,6 +243,7 @@ def test_owners_labels_and_marks_of_a_dump(tmp_path):
         shown = [header[texts][k - 1] if k else "" for k in columns[key]]
         assert shown == blocks[column].astype("string").fillna("").tolist()
         assert set(shown) - {""}
+    assert header["resident"]["label"] == "process on device, sampled at events of the driver"
     marks = p.marks[~p.marks["kind"].isin(["range", "step"])]
     t0 = int(header["t0_ns"])
     assert {mark["kind"] for mark in header["marks"]} == {"mark", "snapshot", "system"}
@@ -254,3 +255,4 @@ def test_no_owners_without_a_source_of_them(demo_profile):
     ((header, columns),) = decoded(demo_profile.select(rank=0))
     assert (header["owners"], header["labels"]) == ([], [])
     assert not {"owner", "label"} & set(columns)
+    assert header["resident"]["label"] == "process on device, sampled every 20.016 ms"

@@ -65,7 +65,7 @@ def layers(profile: MemoryProfile) -> Layers:
     interval = int(np.median(np.concatenate(gaps))) if sum(map(len, gaps)) else 0
     pools = tuple(sorted({one.pool for line, _ in parts for one in _disjoint([o for o in line if o.recorded])}))
     names = tuple(column.removeprefix("module_").removesuffix("_bytes") for column in columns)
-    return Layers(frame, _caveats(frame, interval, pools), interval, pools, names)
+    return Layers(frame, _caveats(frame, how_sampled(profile.sources["kind"], interval), pools), interval, pools, names)
 
 
 def module_columns(frame: pd.DataFrame) -> list[str]:
@@ -141,8 +141,15 @@ def _modules(profile: MemoryProfile, source: int, device: str, t: Int64Array) ->
     return found
 
 
-def _caveats(frame: pd.DataFrame, interval: int, pools: tuple[str, ...]) -> tuple[str, ...]:
-    notes = [f"residency is sampled every {format_duration(interval)}: shorter changes are not seen"]
+def how_sampled(kinds: pd.Series, interval_ns: int) -> str:
+    """Say when the memory of the process was asked for: by a clock, or at events (spec/msmemscope 2)."""
+    if kinds.astype(str).str.startswith("memscope_").all():
+        return "sampled at events of the driver"
+    return f"sampled every {format_duration(interval_ns)}"
+
+
+def _caveats(frame: pd.DataFrame, sampled: str, pools: tuple[str, ...]) -> tuple[str, ...]:
+    notes = [f"residency is {sampled}: changes in between are not seen"]
     notes.append(f"reserved is that of the recorded pools ({', '.join(pools) or 'none'}); others count as outside")
     lowest = int(frame["other_bytes"].min())
     if lowest < 0:

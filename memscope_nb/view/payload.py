@@ -66,13 +66,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..analysis.layers import how_sampled
 from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES, lifetimes
 from ..analysis.series import Series, series_curve
 from ..analysis.timeline import Timeline, line_phases, tracks
 from ..errors import InputError
 from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
 from ..stacks import is_plumbing, site_index
-from ..units import format_duration, parse_bytes
+from ..units import parse_bytes
 from .codec import encode_payload
 from .layers import device_layers
 from .level_steps import Steps, base_of, clip_steps, join_steps, overview_steps, window_steps
@@ -246,10 +247,11 @@ class TimelineView:
             return None
         gaps = np.concatenate([np.diff(part["t_ns"].to_numpy(np.int64)) for part in parts])
         interval = int(np.median(gaps)) if len(gaps) else 0
+        kinds = self.profile.sources.set_index("source").loc[list(self.line.sources), "kind"]
         every = pd.concat(parts)
         at = int(np.argmax(to_int64(every["reserved_bytes"])))
         return {
-            "label": f"process on device (APP), sampled every {format_duration(interval)}",
+            "label": f"process on device, {how_sampled(kinds, interval)}",
             "interval_ns": interval,
             "peak": [int(every["t_ns"].iloc[at]) - self.t0, int(every["reserved_bytes"].iloc[at])],
         }

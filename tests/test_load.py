@@ -228,17 +228,22 @@ def test_an_interrupt_ends_everything(demo, tmp_path):
         "from memscope_nb.io import parallel, source\n"
         "parallel.SERIAL_BELOW_BYTES = 0\n"
         "import memscope_nb.io.loader as loader\n"
-        "def slow(collection, **_): time.sleep(60)\n"
+        "def slow(collection, **_): open(collection.path.name, 'w').close(); time.sleep(60)\n"
         "loader.read_sources = slow\n"
         "print('ready', flush=True)\n"
         "sys.exit(cli.main(['report', sys.argv[1], '--out', sys.argv[2]]))\n"
     )
     command = [sys.executable, "-c", code, str(demo[0]), str(tmp_path / "out")]
+    working = tmp_path / "working"
+    working.mkdir()
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=working
     )
     assert process.stdout.readline() == "ready\n"
-    time.sleep(4)
+    deadline = time.monotonic() + 60
+    while not any(working.iterdir()) and time.monotonic() < deadline:  # until a worker is in the middle of a file
+        time.sleep(0.1)
+    assert any(working.iterdir())
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

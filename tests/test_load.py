@@ -223,7 +223,8 @@ def test_progress_counts_every_byte_once(demo, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupt_ends_everything(demo, tmp_path):
     code = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell ignores it in background jobs
         "from memscope_nb import cli\n"
         "from memscope_nb.io import parallel, source\n"
         "parallel.SERIAL_BELOW_BYTES = 0\n"

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import MemoryProfile, as_profile
 from .align_bytes import POOLS
 from .align_compat import replay
 from .align_pairs import compared
+from .facts import missing_fact
 from .result import Result, records
 
 Level = Literal["op", "kernel", "op,kernel"]
@@ -101,9 +101,11 @@ def align_ops(
     base, compare = as_profile(a), as_profile(b)
     for profile in (base, compare):
         if not len(profile.events):
-            raise MissingFactError(
+            raise missing_fact(
+                profile,
+                "align_ops",
                 "align_ops needs the operator rows of a msMemScope dump: record with "
-                "msmemscope.config(events='alloc,free,launch', level='op,kernel')"
+                "msmemscope.config(events='alloc,free,launch', level='op,kernel')",
             )
     levels = _LEVELS[level]
     if compat:

@@ -13,11 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..errors import InputError, MissingFactError
+from ..errors import InputError
 from ..model import MemoryProfile, as_profile, distinct
 from ..units import format_bytes
 from .decompose_owner import Path, category_of
 from .decompose_tree import SPECIAL, Tree, build_trees, path_text, place_blocks
+from .facts import missing_fact
 from .result import Result, records
 from .rules import RuleSource, as_rules
 from .thin import thin_rows
@@ -142,9 +143,11 @@ def decompose(
     read = as_rules(rules)
     profile = as_profile(p)
     if not len(profile.blocks):
-        raise MissingFactError(
+        raise missing_fact(
+            profile,
+            "decompose",
             "decompose needs blocks, and none were recorded: msmemscope.config(events='alloc,free'), or "
-            "profile_memory=True for the Ascend profiler"
+            "profile_memory=True for the Ascend profiler",
         )
     placement = place_blocks(profile, read)
     every = tuple(build_trees(profile, placement))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import NA_NS, Int64Array, MemoryProfile, as_profile, distinct, from_int64, to_int64
 from ..units import format_bytes
 from .decompose_tree import held
+from .facts import missing_fact
 from .result import Result
 from .thin import thin_rows
 
@@ -67,7 +67,7 @@ def device_layers(p: MemoryProfile | str | os.PathLike[str], *, points: int | No
     outer = hal | totals["scope"].isin(("process", "device"))
     keys = totals.loc[outer.to_numpy() & device, ["source", "device"]].drop_duplicates()
     if not len(profile.events) or not len(keys):
-        raise MissingFactError(f"nothing around the pools was recorded: {HOW_TO_RECORD}")
+        raise missing_fact(profile, "device_layers", f"nothing around the pools was recorded: {HOW_TO_RECORD}")
     parts: list[pd.DataFrame] = []
     pools: dict[tuple[int, str], tuple[str, ...]] = {}
     notes: list[str] = []

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import NA_NS, BlockFlag, MemoryProfile, as_profile, block_starts, from_int64
 from ..units import NS_PER_S, format_bytes
+from .facts import missing_fact
 from .inefficient_api import EARLY, IDLE, LABELS, LATE, replay
 from .inefficient_lives import Int64Array, Lives, Stretches, build_lives, life_ends, stretches_by_api, stretches_by_time
 from .inefficient_waste import Idle, Levels
@@ -120,7 +120,7 @@ def find_inefficient(
     if compat and len(profile.events):
         return _reference(profile, mem_size, wanted, idle_threshold)
     if not len(profile.accesses) or "start_event_id" not in profile.ops:
-        raise MissingFactError(_HOW.format("find_inefficient"))
+        raise missing_fact(profile, "find_inefficient", _HOW.format("find_inefficient"))
     lives = build_lives(profile)
     if limits:
         found = stretches_by_time(lives, profile, _judge(*limits))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
 from ..units import format_bytes, format_duration
+from .facts import missing_fact
 from .result import Result
 from .series import Series
 from .timeline import Timeline, timelines
@@ -54,9 +54,11 @@ def layers(profile: MemoryProfile) -> Layers:
     parts = [(line.series, line_layers(profile, line)) for line in timelines(profile)]
     parts = [(series, frame) for series, frame in parts if len(frame)]
     if not parts:
-        raise MissingFactError(
+        raise missing_fact(
+            profile,
+            "layers",
             "the residency of the process was not recorded: record with NPU activity and a profiler level of at least "
-            "Level0 (verl: profiler.tool_config.npu.level=level0)"
+            "Level0 (verl: profiler.tool_config.npu.level=level0)",
         )
     frame = pd.concat([frame for _, frame in parts], ignore_index=True)
     columns = module_columns(frame)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import NA_NS, BlockFlag, MemoryProfile, as_profile, to_int64
 from ..units import MIB, format_bytes
+from .facts import missing_fact
 from .result import Result, records
 
 BoolArray = npt.NDArray[np.bool_]
@@ -108,10 +108,9 @@ def check_leaks(
         _check_path(Path(p_or_path))
     profile = as_profile(p_or_path)
     if not len(profile.events):
-        raise MissingFactError(
-            "check_leaks needs the event IDs and marks of a msMemScope dump: record with "
-            "msmemscope.config(events='alloc,free') and " + _HOW_TO_MARK.format(mstx_info)
-        )
+        needs = "check_leaks needs the event IDs and marks of a msMemScope dump: record with "
+        how = "msmemscope.config(events='alloc,free') and " + _HOW_TO_MARK.format(mstx_info)
+        raise missing_fact(profile, "check_leaks", needs + how)
     if compat:
         return _reference(profile, mstx_info, start_index)
     return _check(profile, mstx_info, start_index, pools)

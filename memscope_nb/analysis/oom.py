@@ -16,6 +16,7 @@ from ..units import NS_PER_S, format_bytes
 from .decompose_layers import device_layers
 from .decompose_owner import root_of
 from .decompose_tree import Placement, path_text, place_blocks
+from .facts import missing_fact
 from .result import Result, records
 from .series import Series, iter_series
 
@@ -138,7 +139,7 @@ def explain_oom(p: MemoryProfile | str | os.PathLike[str]) -> OomReport:
     """
     profile = as_profile(p)
     if not len(profile.events):
-        raise MissingFactError(f"explain_oom needs the rows of a msMemScope dump: {HOW_TO_RECORD}")
+        raise missing_fact(profile, "explain_oom", f"explain_oom needs the rows of a msMemScope dump: {HOW_TO_RECORD}")
     live = _Live.of(profile)
     failures = _failures(profile)
     rows: list[dict[str, Any]] = []

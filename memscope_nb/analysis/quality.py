@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
-from .result import Result
+from .quality_torch import CHECK_COLUMNS, WAYS, is_torch, lacking, torch_checks, torch_verdict
+from .result import Result, records
 from .series import Series, balance, iter_series
 
 
@@ -20,21 +21,41 @@ class Hint:
     missing: str
     sources: tuple[int, ...]
     torch_npu: str
+    """For the Ascend profiler; empty if the sources are PyTorch's own."""
     verl: str
+    pytorch: str = ""
+    """For snapshots and Kineto traces; empty if the sources are of the Ascend profiler."""
 
     def __str__(self) -> str:
-        return f"{self.missing} ({len(self.sources)} sources). torch_npu: {self.torch_npu}. verl: {self.verl}"
+        ways = (("torch_npu", self.torch_npu), ("PyTorch", self.pytorch), ("verl", self.verl))
+        told = ". ".join(f"{name}: {way}" for name, way in ways if way)
+        return f"{self.missing} ({len(self.sources)} sources). {told}"
 
 
 @dataclass(frozen=True, repr=False)
 class Quality(Result):
-    """The quality report: one row per source in ``frame``, hints for the next recording."""
+    """The quality report: one row per source in ``frame``, hints for the next recording.
+
+    Attributes
+    ----------
+    hints : tuple of Hint
+        What the recordings lack, and the settings that give it.
+    checks : pandas.DataFrame
+        What PyTorch snapshots and Kineto traces say of their own completeness, one row per source and check: ``source
+        check verdict detail record_next``. Empty for other sources.
+    """
 
     hints: tuple[Hint, ...] = ()
+    checks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(CHECK_COLUMNS)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
-        return super().to_dict() | {"hints": [vars(hint) | {"sources": list(hint.sources)} for hint in self.hints]}
+        hints = [vars(hint) | {"sources": list(hint.sources)} for hint in self.hints]
+        return super().to_dict() | {"hints": hints, "checks": records(self.checks)}
+
+    def _repr_html_(self) -> str:
+        table = self.checks.to_html(escape=True, border=0, na_rep="", index=False) if len(self.checks) else ""
+        return super()._repr_html_() + table
 
 
 VERL_CONTENTS = "actor_rollout_ref.actor.profiler.tool_config.npu.contents=[npu,cpu,memory,shapes,stack]"
@@ -83,7 +104,8 @@ def check_quality(profile: MemoryProfile) -> Quality:
         operators of one sequence number disagree and the last started one counts; ``clock_ns``, the grain of all
         times; ``verdict``: ``ok``, ``look`` (something contradicts or was lost) or ``undecided`` (nothing to check
         against). ``hints`` name the recorder settings that would have given more; ``caveats`` are the remarks of the
-        readers.
+        readers. ``checks`` tells of PyTorch sources whether the history is whole, has stacks and times, and agrees with
+        the segments or the recorded totals; their verdict is ``ok`` only where two independent records agree.
     """
     by_source: dict[int, list[Series]] = {}
     for one in iter_series(profile):
@@ -94,16 +116,17 @@ def check_quality(profile: MemoryProfile) -> Quality:
 def sources_quality(profile: MemoryProfile, by_source: dict[int, list[Series]], wanted: list[int]) -> Quality:
     """Report on some sources, given their series; see :func:`check_quality`."""
     chosen = profile.sources[profile.sources["source"].isin(wanted)]
-    rows = [_source_row(profile, row, by_source.get(row.source, [])) for row in chosen.itertuples()]
+    checks = torch_checks(profile, wanted)
+    rows = [_source_row(profile, row, by_source.get(row.source, []), checks) for row in chosen.itertuples()]
     caveats = tuple(
         f"{row.role} #{row.collection} rank {row.rank_id}: {warning}"
         for row in chosen.itertuples()
         for warning in row.warnings
     )
-    return Quality(pd.DataFrame(rows), caveats, _hints(profile, by_source, chosen))
+    return Quality(pd.DataFrame(rows), caveats, _hints(profile, by_source, chosen, checks), checks)
 
 
-def _source_row(profile: MemoryProfile, row: Any, series: list[Series]) -> dict[str, object]:
+def _source_row(profile: MemoryProfile, row: Any, series: list[Series], torch: pd.DataFrame) -> dict[str, object]:
     checks = [check for one in series for k in ("allocated", "active") if (check := balance(one, k)) is not None]
     n_checked, n_mismatch = _compare_totals(profile, series)
     n_rises = sum(check.n_rises for check in checks)
@@ -111,6 +134,8 @@ def _source_row(profile: MemoryProfile, row: Any, series: list[Series]) -> dict[
     facts = row.facts if isinstance(row.facts, dict) else {}
     recorded = [one for one in series if one.origin == "recorded"]
     trouble = row.status != "ok" or n_rises or n_mismatch or row.n_skipped
+    verdict = torch_verdict(torch[torch["source"] == row.source]) if is_torch(row) else "undecided"
+    verdict = "ok" if recorded and not is_torch(row) else verdict
     return {
         "source": row.source,
         "role": row.role,
@@ -130,7 +155,7 @@ def _source_row(profile: MemoryProfile, row: Any, series: list[Series]) -> dict[
         "n_in_operator": facts.get("n_in_operator", 0),
         "n_ambiguous_stack": facts.get("n_ambiguous_stack", 0),
         "clock_ns": _clock_grain(series),
-        "verdict": "look" if trouble else "ok" if recorded else "undecided",
+        "verdict": "look" if trouble else verdict,
     }
 
 
@@ -176,17 +201,24 @@ def _clock_grain(series: list[Series]) -> int:
     return int(np.gcd.reduce(times - times.min())) if len(times) > 1 else 0
 
 
-def _hints(profile: MemoryProfile, by_source: dict[int, list[Series]], chosen: pd.DataFrame) -> tuple[Hint, ...]:
-    sources = [int(source) for source in chosen["source"]]
-    read = [int(row.source) for row in chosen.itertuples() if row.status != "failed"]
+def _hints(
+    profile: MemoryProfile, by_source: dict[int, list[Series]], chosen: pd.DataFrame, checks: pd.DataFrame
+) -> tuple[Hint, ...]:
+    torch = [int(row.source) for row in chosen.itertuples() if is_torch(row)]
+    sources = [int(source) for source in chosen["source"] if source not in torch]
+    read = [int(row.source) for row in chosen.itertuples() if row.status != "failed" and row.source in sources]
     with_stack = set(profile.blocks.loc[profile.blocks["stack_id"] >= 0, "source"])
     process = set(profile.totals.loc[profile.totals["scope"].isin(["process", "device"]), "source"])
     marked = set(profile.marks["source"])
-    lacking = {
+    absent = {
         "memory": [s for s in sources if s not in read],
         "stacks": [s for s in read if s not in with_stack],
         "totals": [s for s in read if not any(one.origin == "recorded" for one in by_source.get(s, []))],
         "residency": [s for s in read if s not in process],
         "steps": [s for s in read if s not in marked],
     }
-    return tuple(Hint(_WAYS[k][0], tuple(sorted(v)), *_WAYS[k][1:]) for k, v in lacking.items() if v)
+    hints = [Hint(_WAYS[k][0], tuple(sorted(v)), *_WAYS[k][1:]) for k, v in absent.items() if v]
+    for key, numbers in lacking(profile, checks, torch).items():
+        missing, pytorch, verl = WAYS[key]
+        hints.append(Hint(missing, tuple(sorted(numbers)), "", verl, pytorch))
+    return tuple(hints)

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..errors import MissingFactError
 from ..model import BlockFlag, Int64Array, MemoryProfile, as_profile, to_int64
 from ..units import MIB, format_bytes
+from .facts import missing_fact
 from .result import Result, records
 from .series import iter_series
 from .timeline import interval_levels
@@ -97,7 +97,7 @@ def step_leaks(
     profile = as_profile(p_or_path)
     steps = profile.marks[profile.marks["kind"] == "step"]
     if not len(profile.events) or not len(steps) or "start_event_id" not in steps:
-        raise MissingFactError(f"step_leaks needs a msMemScope dump with steps: {_HOW}")
+        raise missing_fact(profile, "step_leaks", f"step_leaks needs a msMemScope dump with steps: {_HOW}")
     leaks: list[pd.DataFrame] = []
     fluctuation: list[dict[str, Any]] = []
     messages: list[str] = []

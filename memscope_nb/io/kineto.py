@@ -184,9 +184,13 @@ def _blocks(
     def at(column: str, rows: npt.NDArray[np.int64]) -> pd.arrays.IntegerArray:
         return from_int64(np.where(rows >= 0, events[column][rows], NA_NS))
 
-    totals = {"allocated_bytes": at("allocated", alloc)}
+    def counter(column: str) -> pd.arrays.IntegerArray:
+        values = np.where(alloc >= 0, events[column][alloc], NA_NS)
+        return from_int64(np.where(values < 0, NA_NS, values))  # a writer may leave it out
+
+    totals = {"allocated_bytes": counter("allocated")}
     if pool != "CPU":  # there is no pool: the counter is 0 throughout
-        totals["reserved_bytes"] = at("reserved", alloc)
+        totals["reserved_bytes"] = counter("reserved")
     return pd.DataFrame(
         {
             "device": pd.Categorical.from_codes(zeros, [device]),

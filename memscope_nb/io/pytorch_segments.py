@@ -67,6 +67,8 @@ def read_segments(found: Any, rows: Rows, report: ReadReport) -> dict[int, State
         _add(states.setdefault(device if _is_int(device) and device >= 0 else 0, State()), segment, odd)
     for text, count in odd.items():
         report.note(text, count)
+    if odd:
+        report.count("n_odd_segments", sum(odd.values()))
     return states
 
 

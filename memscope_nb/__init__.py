@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .analysis.watch import locate_corruption
     from .errors import InputError, MemscopeError, MissingFactError, ValidationError
     from .export.pages import export_html
+    from .export.redact import redact_profile
     from .io import load, scan
     from .io.watch import load_watch
     from .model import MemoryProfile
@@ -55,6 +56,7 @@ _HOMES = {
     "locate_corruption": "analysis.watch",
     "memory_summary": "analysis.contract",
     "phases": "analysis.timeline",
+    "redact_profile": "export.redact",
     "scan": "io",
     "show": "notebook.display",
     "step_leaks": "analysis.step_leaks",
@@ -85,6 +87,7 @@ __all__ = [
     "locate_corruption",
     "memory_summary",
     "phases",
+    "redact_profile",
     "scan",
     "show",
     "step_leaks",

@@ -49,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--capacity", metavar="SIZE", help="memory of a device, such as '61 GiB', drawn as a line")
     report.add_argument("--inline", action="store_true", help="everything inside each page, to send one file")
+    report.add_argument("--redact", action="store_true", help="no user and host names, no absolute paths in the pages")
+    report.add_argument("--hide", type=_words, default=[], metavar="A,B,…", help="with --redact: more words to replace")
     report.add_argument("--force", action="store_true", help="write into a folder that holds other files")
     report.set_defaults(run=_report)
 
@@ -112,7 +114,11 @@ def _report(args: argparse.Namespace) -> int:
     from .export.report import write_report
 
     options = PageOptions.of(
-        bars_per_segment=args.bars_per_segment, max_segments=20, capacity=args.capacity, inline=args.inline
+        bars_per_segment=args.bars_per_segment,
+        max_segments=20,
+        capacity=args.capacity,
+        inline=args.inline,
+        redact=args.hide or args.redact,
     )
     report = write_report(args.paths, args.out, options=options, strict=args.strict, force=args.force, **_reading(args))
     for source in report.sources:

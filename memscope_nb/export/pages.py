@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import bokeh_source, data_script, render_page
 from .files import OutputFolder, UniqueNames
 from .index import IndexEntry, SourceLine, render_index, series_levels
+from .redact import Redactor, local_redactor
 
 MAX_BARS_PER_SEGMENT = 500_000
 
@@ -27,19 +29,32 @@ class PageOptions:
     max_segments: int = 20
     capacity_bytes: int | None = None
     inline: bool = False
+    redact: bool = False
+    hide: tuple[str, ...] = ()
+    """More words to replace when redacting."""
 
     @classmethod
-    def of(cls, *, bars_per_segment: int, max_segments: int, capacity: str | int | None, inline: bool) -> PageOptions:
+    def of(
+        cls,
+        *,
+        bars_per_segment: int,
+        max_segments: int,
+        capacity: str | int | None,
+        inline: bool,
+        redact: bool | Sequence[str] = False,
+    ) -> PageOptions:
         """Check what a caller asked for; raise :class:`InputError` for what makes no sense."""
         if bars_per_segment < 1 or max_segments < 1:
             raise InputError("bars_per_segment and max_segments must be at least 1")
-        return cls(min(bars_per_segment, MAX_BARS_PER_SEGMENT), max_segments, read_capacity(capacity), inline)
+        bars, capacity_bytes = min(bars_per_segment, MAX_BARS_PER_SEGMENT), read_capacity(capacity)
+        hide = () if isinstance(redact, bool) else (redact,) if isinstance(redact, str) else tuple(redact)
+        return cls(bars, max_segments, capacity_bytes, inline, bool(redact), hide)
 
     def as_text(self) -> dict[str, object]:
         """Return the options for the footer of the index."""
         shown: dict[str, object] = {"bars_per_segment": self.bars_per_segment, "max_segments": self.max_segments}
         capacity = {} if self.capacity_bytes is None else {"capacity": format_bytes(self.capacity_bytes)}
-        return shown | {"inline": self.inline} | capacity
+        return shown | {"inline": self.inline, "redact": self.redact} | capacity
 
 
 def export_html(
@@ -50,6 +65,7 @@ def export_html(
     max_segments: int = 20,
     capacity: str | int | None = None,
     inline: bool = False,
+    redact: bool | Sequence[str] = False,
     force: bool = False,
 ) -> Path:
     """Write interactive pages that open from disk, without a server, a kernel or a network.
@@ -68,6 +84,10 @@ def export_html(
         Memory of a device, for instance ``"61 GiB"``, drawn as a line.
     inline : bool
         Put data and BokehJS (0.5 MB) into each page, so that one file can be sent alone.
+    redact : bool or sequence of str
+        Replace user names, host names and absolute paths in everything that is written, data and names of files
+        included, to show it to strangers; see :func:`memscope_nb.redact_profile`. A sequence gives more words to
+        replace.
     force : bool
         Write into a folder that holds other files.
 
@@ -82,7 +102,11 @@ def export_html(
         If there is nothing to show, an option makes no sense, or the folder is not empty.
     """
     options = PageOptions.of(
-        bars_per_segment=bars_per_segment, max_segments=max_segments, capacity=capacity, inline=inline
+        bars_per_segment=bars_per_segment,
+        max_segments=max_segments,
+        capacity=capacity,
+        inline=inline,
+        redact=redact,
     )
     if not timelines(profile):
         raise InputError("nothing to show: no source has blocks or recorded totals")
@@ -99,12 +123,20 @@ class PageWriter:
     options: PageOptions
     entries: list[IndexEntry] = field(default_factory=list)
     sources: list[SourceLine] = field(default_factory=list)
+    redactor: Redactor | None = None
+    """Where pages are redacted: keeps tokens the same from profile to profile."""
     _runs: UniqueNames = field(default_factory=UniqueNames)
     _run_folders: dict[str, str] = field(default_factory=dict)
     _names: dict[str, UniqueNames] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.options.redact and self.redactor is None:
+            self.redactor = local_redactor(self.options.hide)
+
     def add(self, profile: MemoryProfile, *, alone: bool = False) -> None:
         """Write the pages of a profile; with ``alone`` a single timeline lies in the output folder itself."""
+        if self.redactor is not None:
+            profile = self.redactor.profile(profile)
         self.sources += SourceLine.of(profile)
         lines = timelines(profile)
         in_root = alone and len(lines) == 1

@@ -29,6 +29,7 @@ class Report:
 
     index: Path
     sources: tuple[SourceLine, ...]
+    """Every source as it is, also where the pages are redacted."""
 
 
 def write_report(
@@ -68,6 +69,7 @@ def write_report(
     found = filter_collections(discover(paths), ranks, roles)
     writer: PageWriter | None = None
     failed: list[SourceRead] = []
+    lines: list[SourceLine] = []
     groups = [list(group) for _, group in groupby(sorted(found, key=_rank_key), key=_rank_key)]
     for batch in _batches(groups):
         flat = [collection for group in batch for collection in group]
@@ -77,12 +79,32 @@ def write_report(
             refuse_failures(reads, strict=True)
         if writer is None:
             writer = PageWriter(OutputFolder(out_dir, force=force), options or PageOptions())
-        for _, of_rank in groupby(reads, key=lambda read: _rank_key(read.collection)):
-            writer.add(assemble(list(of_rank)), alone=len(groups) == 1)
+            _learn(writer, found)
+        while reads:  # what is written is let go
+            profile = assemble(_next_rank(reads))
+            lines += SourceLine.of(profile)
+            writer.add(profile, alone=len(groups) == 1)
+            del profile
     if writer is None or not writer.entries:
         refuse_failures(failed, strict=True)
         raise InputError("nothing to show: no source has blocks or recorded totals")
-    return Report(writer.finish(), tuple(writer.sources))
+    return Report(writer.finish(), tuple(lines))
+
+
+def _learn(writer: PageWriter, found: Sequence[Collection]) -> None:
+    """Let the redactor know the hosts and paths of all ranks before the first page is written."""
+    if writer.redactor is not None:
+        for collection in found:
+            writer.redactor.learn_source(str(collection.path), collection.host)
+
+
+def _next_rank(reads: list[SourceRead]) -> list[SourceRead]:
+    """Take the first reads that are of one rank out of the list."""
+    key = _rank_key(reads[0].collection)
+    count = next((i for i, read in enumerate(reads) if _rank_key(read.collection) != key), len(reads))
+    taken = reads[:count]
+    del reads[:count]
+    return taken
 
 
 def _rank_key(collection: Collection) -> tuple[str, bool, int]:

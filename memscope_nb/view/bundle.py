@@ -17,6 +17,8 @@ _ENTRY = "main.js"
 _BOOT = "boot.js"
 _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']\./([\w.-]+)["'];?[ \t]*$\n?""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function\b|class\b|const\b)", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
+"""Comments that fill whole lines. They stay in the sources; a page does not carry them."""
 _TOP_NAME = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let|var)\s+([\w$]+)", re.MULTILINE)
 
 
@@ -68,7 +70,7 @@ def bundle(files: Mapping[str, str], entry: str) -> str:
             if top in owner:
                 raise ValueError(f"{top} is declared in {owner[top]} and in {name}")
             owner[top] = name
-        body = _EXPORT.sub("", _IMPORT.sub("", text))
+        body = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))
         left = re.search(r"^(?:import|export)\b.*", body, re.MULTILINE)
         if left:
             raise ValueError(f"{name}: cannot bundle {left.group(0)!r}")
@@ -95,8 +97,8 @@ def runtime_module() -> str:
 
 
 def runtime_css() -> str:
-    """Return the style sheet; every rule lies below ``.memscope``."""
-    return (_RUNTIME / "style.css").read_text("utf-8")
+    """Return the style sheets, joined; every rule lies below ``.memscope``."""
+    return "".join(path.read_text("utf-8") for path in sorted(_RUNTIME.glob("*.css")))
 
 
 def boot_script() -> str:

@@ -247,8 +247,15 @@ def _gantt_glyphs(plot: Any) -> None:
     quads("selected", fill_color=None, line_color=theme.light("selection"), line_width=2)
 
 
+def _stack_glyphs(plot: Any) -> None:
+    """Only the top edge is Bokeh's: the bands lie on a canvas below, drawn pixel by pixel."""
+    _gap_strips(plot, "stack-gaps")
+    _step_lines(plot, "stack-steps", 0.45)
+    plot.line("x", "y", source=_source("stack-top", "x", "y"), line_alpha=0.75, name="ms-stack-top-glyph")
+
+
 def build_figures() -> list[Any]:
-    """Return overview, curve, layers and Gantt; the last three share their x range (ns offsets)."""
+    """Return overview, curve, layers, Gantt and stack; all but the first share their x range (ns offsets)."""
     from bokeh.models import FixedTicker, Range1d
 
     x_range = Range1d(start=0, end=1, name="ms-x")
@@ -277,7 +284,11 @@ def build_figures() -> list[Any]:
     gantt.yaxis.visible = False
     gantt.ygrid[0].ticker = FixedTicker(ticks=[], name="ms-rows")
     _gantt_glyphs(gantt)
-    plots = [overview, curve, layers, gantt]
+    stack = _figure("stack", 460, x_range, Range1d(start=0, end=1), tools=True)
+    stack.yaxis[0].ticker = stack.ygrid[0].ticker = FixedTicker(ticks=[], name="ms-stack-ticks")
+    stack.yaxis[0].formatter.name = "ms-stack-bytes"
+    _stack_glyphs(stack)
+    plots = [overview, curve, layers, gantt, stack]
     for plot in plots:
         _time_axis(plot)
     return plots

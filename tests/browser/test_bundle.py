@@ -21,13 +21,16 @@ def test_orders_and_strips() -> None:
     files = {
         "main.js": main,
         "b.js": 'import { a } from "./a.js";\nexport function b() {\n  return a;\n}\n',
-        "a.js": "export const a = 1;\n",
+        "a.js": "// why\n/** What\n * it is. */\nexport const a = 1; // kept\n",
         "unused.js": "export const unused = 1;\n",
     }
     text = bundle(files, "main.js")
     assert "import" not in text
     assert "export" not in text
     assert "unused" not in text
+    assert "why" not in text
+    assert "What" not in text
+    assert "it is" not in text
     assert text.index("const a = 1") < text.index("function b()") < text.index("function mount()")
     assert text.endswith("return { mount };\n")
 

@@ -2,6 +2,7 @@
 
 import { data, el, safeHref } from "./dom.js";
 import { bytes, clip, count, duration, milliseconds, offset, parseMilliseconds } from "./format.js";
+import { windowHash } from "./hash.js";
 
 const SMALLEST_POWER = 8;
 
@@ -23,7 +24,7 @@ export function updateLinks(viewer) {
   const { header } = timeline;
   const [w0, w1] = header.window;
   const whole = view.x0 <= w0 && view.x1 >= w1;
-  const hash = whole ? "" : `#x0=${Math.round(view.x0)}&x1=${Math.round(view.x1)}`;
+  const hash = whole ? windowHash(viewer) : windowHash(viewer, view.x0, view.x1);
   const least = (view.x1 - view.x0) / Math.max(view.width, 1);
   for (const [link, go, k, touches, text] of [
     [refs.prev, refs.goPrev, header.segment - 1, view.x0 - w0 <= least, `← Seg ${header.segment}`],

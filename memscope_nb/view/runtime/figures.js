@@ -2,7 +2,7 @@
 
 import { byteTick, timeTicks } from "./format.js";
 
-const PLOTS = ["overview", "curve", "layers", "gantt"];
+const PLOTS = ["overview", "curve", "layers", "stack", "gantt"];
 
 /** Open the document that Python built. `hosts` = element per plot. */
 export async function openFigures(Bokeh, docJson, hosts) {
@@ -15,6 +15,8 @@ export async function openFigures(Bokeh, docJson, hosts) {
   const model = (name) => doc.get_model_by_name(`ms-${name}`);
   for (const name of PLOTS) model(`${name}-time`).doFormat = (ticks) => timeTicks(Array.from(ticks));
   for (const name of ["curve", "layers"]) model(`${name}-bytes`).doFormat = (ticks) => Array.from(ticks, byteTick);
+  model("stack-bytes").doFormat = (ticks) => Array.from(ticks, (tick) => stackTicks.get(tick) ?? "");
+  const stackTicks = new Map();
   const viewOf = (name) => views.get(model(name));
 
   return {
@@ -22,6 +24,12 @@ export async function openFigures(Bokeh, docJson, hosts) {
     range: model("x"),
     setData(name, columns) {
       model(`${name}-data`).data = columns;
+    },
+    /** Ticks of the figure of stacked views: pairs of a place and its text. */
+    setStackTicks(pairs) {
+      stackTicks.clear();
+      for (const [tick, text] of pairs) stackTicks.set(tick, text);
+      model("stack-ticks").ticks = pairs.map(([tick]) => tick);
     },
     /** Where the data area of a plot lies inside its host, in px. */
     frame(name) {
@@ -67,6 +75,7 @@ export function colourFigures(figures, theme, layers) {
   glyph("selected").line_color = { value: theme.selection };
   figures.model("peak-line").line_color = theme.peak;
   for (const line of ["capacity-line", "layers-capacity-line"]) figures.model(line).line_color = theme.capacity;
+  glyph("stack-top").line_color = { value: theme.css.text };
   glyph("unbacked").hatch_color = { value: theme.capacity };
   glyph("unbacked").fill_color = { value: theme.css.ground };
 }

@@ -1,4 +1,4 @@
-// The window in the address: #x0=…&x1=… in ns offsets.
+// The window and the view in the address: #x0=…&x1=…&view=…, times in ns offsets.
 
 const DELAY_MS = 250;
 
@@ -10,7 +10,20 @@ export function readHash(text) {
   return Number.isSafeInteger(x0) && Number.isSafeInteger(x1) && x0 < x1 ? [x0, x1] : null;
 }
 
-/** A function that writes the window a moment after the last call; pages that may not, do without. */
+/** Read the key of the view from the address, or null. */
+export function readHashView(text) {
+  return /[#&]view=([a-z]+)/.exec(text)?.[1] ?? null;
+}
+
+/** What an address says about a window (none: the whole segment) and the view that is open. */
+export function windowHash(viewer, x0, x1) {
+  const parts = x0 === undefined ? [] : [`x0=${Math.round(x0)}`, `x1=${Math.round(x1)}`];
+  const view = viewer.views?.active;
+  if (view && view !== viewer.views.all[0]) parts.push(`view=${view.key}`);
+  return parts.length ? `#${parts.join("&")}` : "";
+}
+
+/** A function that writes the address a moment after the last call; pages that may not, do without. */
 export function hashWriter(viewer) {
   let timer = 0;
   viewer.onDestroy(() => clearTimeout(timer));
@@ -19,7 +32,7 @@ export function hashWriter(viewer) {
     timer = setTimeout(() => {
       const { x0, x1 } = viewer.view;
       try {
-        window.history.replaceState(null, "", `#x0=${Math.round(x0)}&x1=${Math.round(x1)}`);
+        window.history.replaceState(null, "", windowHash(viewer, x0, x1));
       } catch {
         // A page without an origin (sandboxed frame) may refuse: links between segments still carry the window.
       }

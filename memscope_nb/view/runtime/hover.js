@@ -8,17 +8,18 @@ import { siteOf } from "./panel.js";
 import { valueAt } from "./steps.js";
 import { aliveAtStart, snapshotAt } from "./timeline.js";
 
-const CLICK_PX = 4;
+/** A pointer that moved less between down and up has clicked. */
+export const CLICK_PX = 4;
 
-function tipRow(term, value) {
+export function tipRow(term, value) {
   return el("tr", {}, el("th", { scope: "row" }, typeof term === "string" ? el("span", { text: term }) : term), el("td", { text: value }));
 }
 
-function nameOf(viewer, op) {
+export function nameOf(viewer, op) {
   return clip(viewer.timeline.header.names[op], 120) || "(no name)";
 }
 
-function barTip(viewer, block) {
+export function barTip(viewer, block) {
   const { series, timeline } = viewer;
   const open = series.class[block] === timeline.openClass;
   const site = siteOf(viewer, block);
@@ -95,7 +96,7 @@ function layersTip(viewer, t) {
   return [title, table, el("p", { class: "ms-tip-site", text: `sampled at ${offset(sample)}` })];
 }
 
-function showTip(viewer, event, content) {
+export function showTip(viewer, event, content) {
   const { tip, root } = viewer.refs;
   tip.replaceChildren(...content.filter(Boolean));
   tip.hidden = false;
@@ -109,7 +110,7 @@ function showTip(viewer, event, content) {
 }
 
 /** Place of an event inside the frame of a plot, or null outside. */
-function inFrame(viewer, name, event) {
+export function inFrame(viewer, name, event) {
   const box = viewer.refs[name].getBoundingClientRect();
   const frame = viewer.figures.frame(name);
   const x = event.clientX - box.left - frame.left;
@@ -117,8 +118,8 @@ function inFrame(viewer, name, event) {
   return x >= 0 && y >= 0 && x <= frame.width && y <= frame.height ? { x, y } : null;
 }
 
-function crossAt(viewer, at) {
-  for (const name of ["curve", "layers", "gantt"]) {
+export function crossAt(viewer, at) {
+  for (const name of ["curve", "layers", "gantt", "stack"]) {
     const line = viewer.refs[`${name}Cross`];
     line.hidden = !at || viewer.refs[name].parentElement.hidden;
     if (line.hidden) continue;
@@ -127,7 +128,8 @@ function crossAt(viewer, at) {
   }
 }
 
-function hide(viewer) {
+/** Neither tooltip nor cross line. */
+export function hideTip(viewer) {
   viewer.refs.tip.hidden = true;
   crossAt(viewer, null);
 }
@@ -144,7 +146,7 @@ function contentAt(viewer, name, at) {
 function hover(viewer, name, event) {
   const at = inFrame(viewer, name, event);
   if (!at || event.buttons) {
-    hide(viewer);
+    hideTip(viewer);
     return;
   }
   crossAt(viewer, at);
@@ -179,11 +181,11 @@ export function listenToPointer(viewer) {
     }, true);
     host.addEventListener("pointerleave", () => {
       waiting = null;
-      hide(viewer);
+      hideTip(viewer);
     });
     host.addEventListener("pointerdown", (event) => {
       down = event.button === 0 ? event : null;
-      hide(viewer);
+      hideTip(viewer);
     }, true);
     host.addEventListener("pointerup", (event) => {
       const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < CLICK_PX;

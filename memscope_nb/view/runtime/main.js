@@ -4,8 +4,8 @@ import { around, buildControls, updateInputs, updateLinks } from "./controls.js"
 import { buildLegend, drawCurve, drawOverview } from "./curve.js";
 import { el, safeHref } from "./dom.js";
 import { openFigures } from "./figures.js";
-import { clientBox, drawGantt, layoutGantt, placeLabels } from "./gantt.js";
-import { hashWriter, readHash } from "./hash.js";
+import { clientBox, layoutGantt } from "./gantt.js";
+import { hashWriter, readHash, readHashView, windowHash } from "./hash.js";
 import { listenToPointer } from "./hover.js";
 import { buildLayerLegend, drawLayers } from "./layers.js";
 import { buildOverview, placeOverview } from "./overview.js";
@@ -16,6 +16,7 @@ import { buildSkeleton } from "./skeleton.js";
 import { valueAt } from "./steps.js";
 import { applyTheme, followTheme, themeName } from "./theme.js";
 import { buildTimeline, findBlock, LEAST_NS, snapshotAt } from "./timeline.js";
+import { buildViews, drawView } from "./views.js";
 
 const MOSTLY_EMPTY = 0.75;
 
@@ -26,11 +27,13 @@ function buildOverlays(refs) {
   refs.curveCross = el("div", { class: "ms-cross", hidden: true });
   refs.ganttCross = el("div", { class: "ms-cross", hidden: true });
   refs.layersCross = el("div", { class: "ms-cross", hidden: true });
+  refs.stackCross = el("div", { class: "ms-cross", hidden: true });
   refs.rowLabels = el("div", { class: "ms-rows" });
   refs.rowsTitle = el("div", { class: "ms-rows-title", text: "operator, bytes at the peak · blocks" });
   refs.noRows = el("p", { class: "ms-norows", text: "No operator matches the filter.", hidden: true });
   refs.curveOver.append(refs.gapLabels, refs.peakLabel, refs.curveCross);
   refs.layersOver.append(refs.layersCross);
+  refs.stackOver.append(refs.stackCross);
   refs.ganttOver.append(refs.rowsTitle, refs.rowLabels, refs.noRows, refs.ganttCross);
 }
 
@@ -110,7 +113,7 @@ function addActions(viewer) {
       const elsewhere = middle < w0 || middle > w1;
       const other = elsewhere && timeline.header.segments.find((item) => middle >= item.start && middle <= item.end);
       const href = other && safeHref(other.href);
-      if (href) viewer.leave(`${href}#x0=${Math.round(start)}&x1=${Math.round(end)}`);
+      if (href) viewer.leave(href + windowHash(viewer, start, end));
       else viewer.setRange(start, end);
     },
     leave(href) {
@@ -182,14 +185,15 @@ function stateOf(viewer) {
     selected: viewer.selected < 0 ? null : series.id[viewer.selected],
     status: viewer.refs.status.textContent,
     gaps: series.gaps,
-    frames: Object.fromEntries(["overview", "curve", "gantt"].map((name) => [name, viewer.figures.frame(name)])),
+    frames: Object.fromEntries(["overview", "curve", "gantt", "stack"].map((name) => [name, viewer.figures.frame(name)])),
+    tab: viewer.views?.active.key,
     draws: viewer.draws,
     lastDrawMs: viewer.lastDrawMs,
   };
 }
 
 /** Draw all that depends on the window, at most once per turn. */
-function addDrawing(viewer, writeHash) {
+function addDrawing(viewer) {
   const { figures, timeline, refs } = viewer;
   const [w0, w1] = timeline.header.window;
   let waiting = false;
@@ -202,18 +206,17 @@ function addDrawing(viewer, writeHash) {
     if (x0 !== start || x1 !== end) figures.range.setv({ start: x0, end: x1 });
     waiting = false;
     const moved = x0 !== viewer.view.x0 || x1 !== viewer.view.x1;
-    viewer.view = { x0, x1, width: Math.max(figures.frame("gantt").width, 1) };
+    viewer.view = { x0, x1, width: Math.max(figures.frame("curve").width, 1) };
     viewer.curves = drawCurve(viewer);
     drawLayers(viewer);
-    drawGantt(viewer);
+    drawView(viewer);
     drawRibbon(viewer);
-    placeLabels(viewer);
     placeOverview(viewer);
     updateLinks(viewer);
     updateInputs(viewer);
     refs.tip.hidden = true;
     if (moved && viewer.ready) {
-      writeHash();
+      viewer.writeHash();
       viewer.host.onRange?.(x0, x1);
     }
     viewer.draws += 1;
@@ -273,7 +276,8 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   const [x0, x1] = wanted ? clampWindow(...wanted, limits) : firstWindow(timeline);
   figures.range.setv({ start: x0, end: x1 });
   addActions(viewer);
-  addDrawing(viewer, host.page ? hashWriter(viewer) : () => {});
+  viewer.writeHash = host.page ? hashWriter(viewer) : () => {};
+  addDrawing(viewer);
   applyTheme(viewer, themeName(host));
   buildOverview(viewer);
   buildRibbon(viewer);
@@ -295,6 +299,7 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
     viewer.redraw();
   });
   figures.onRange(viewer.redraw);
+  buildViews(viewer, host.page ? readHashView(window.location.hash) : null);
   followTheme(viewer, host);
   listenToPointer(viewer);
   await painted();

@@ -1,6 +1,7 @@
 // The fixed part of a viewer's DOM. Returns the elements that the rest of the runtime fills.
 
 import { el } from "./dom.js";
+import { buildViewFrame } from "./viewtabs.js";
 
 function labelled(text, input, hint) {
   return el("label", { class: "ms-field", title: hint }, el("span", { text }), input);
@@ -82,7 +83,7 @@ function buildPlots(refs) {
     figure("curve", "Bytes over time"),
     refs.layerLegend,
     figure("layers", "Layers on the device over time"),
-    figure("gantt", "Blocks per operator over time"),
+    buildViewFrame(refs, figure("gantt", "Blocks per operator over time"), figure("stack", "Stacked bytes over time")),
     refs.goPrev,
     refs.goNext,
     refs.status,

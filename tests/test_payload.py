@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from memscope_nb.analysis.timeline import timelines
 from memscope_nb.demo import write_demo_dump
 from memscope_nb.model import MemoryProfile, block_ends, to_int64
 from memscope_nb.view.codec import decode_payload, encode_payload
+from memscope_nb.view.level_steps import idle_stretches
 from memscope_nb.view.payload import TimelineView
 
 T = 1_779_785_515_596_661_420
@@ -256,3 +258,16 @@ def test_no_owners_without_a_source_of_them(demo_profile):
     assert (header["owners"], header["labels"]) == ([], [])
     assert not {"owner", "label"} & set(columns)
     assert header["resident"]["label"] == "process on device, sampled every 20.016 ms"
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=60))
+def test_idle_stretches_hold_no_change(times: list[int]) -> None:
+    span = (0, 10_000)
+    idle = idle_stretches([np.array(times, np.int64)], span)
+    for start, end in idle:
+        assert end - start > 200
+        assert not any(start < t < end for t in times)
+    covered = [(start, end) for start, end in idle]
+    edges = sorted({*times, *span})
+    longer = [(a, b) for a, b in itertools.pairwise(edges) if b - a > 200]
+    assert covered == longer

@@ -67,10 +67,10 @@ def _figure(name: str, height: int, x_range: Any, y_range: Any, *, tools: bool) 
 
 
 def _time_axis(plot: Any) -> None:
-    from bokeh.models import AdaptiveTicker
+    from bokeh.models import BasicTicker
 
     axis = plot.xaxis[0]
-    ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=7, num_minor_ticks=0)
+    ticker = BasicTicker(name=f"{plot.name}-ticker")  # the runtime puts ticks at round true times
     axis.ticker = ticker
     plot.xgrid[0].ticker = ticker
     axis.formatter.name = f"{plot.name}-time"

@@ -13,6 +13,8 @@ from ..analysis.thin import thin_rows
 from ..model import NA_NS, Int64Array, to_int64
 
 OVERVIEW_COLUMNS = 500
+IDLE_SHARE = 0.02
+"""Least share of a timeline that a stretch without any change needs to be worth folding."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,14 @@ def join_steps(parts: Sequence[Steps]) -> Steps:
     if not parts:
         return Steps(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     return Steps(np.concatenate([part.t for part in parts]), np.concatenate([part.level for part in parts]))
+
+
+def idle_stretches(changes: Sequence[Int64Array], span: tuple[int, int]) -> list[list[int]]:
+    """Return the stretches ``[start, end]`` of a span in which nothing changes for more than a share of it."""
+    every = np.concatenate([np.array(span, dtype=np.int64), *changes])
+    t = np.unique(every[(every >= span[0]) & (every <= span[1])])
+    long = np.flatnonzero(np.diff(t) > IDLE_SHARE * (span[1] - span[0]))
+    return [[int(t[i]), int(t[i + 1])] for i in long]
 
 
 def overview_steps(curve: pd.DataFrame, window: tuple[int, int], t0: int) -> Steps:

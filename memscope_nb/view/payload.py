@@ -34,6 +34,7 @@ Header
 ``sources``             ``[{"label", "start", "end", "status", "series"}]`` recorded windows, in time order
 ``phases``              ``[{"name", "kind", "start", "end", "peak_bytes", "floor_bytes"}]``, kind ``role`` or ``range``
 ``steps``               ``[{"name", "start", "end"}]``
+``idle``                ``[[start, end]]`` of the whole timeline: stretches in which nothing changes, worth folding
 ``marks``               ``[{"name", "kind", "start"}]``: instants such as marks of the program, snapshots, failures
 ``owners, labels``      texts that msMemScope wrote to blocks; empty without such a source
 ``notes``               lines of text for the footer: what was skipped, repaired, guessed
@@ -76,7 +77,7 @@ from ..stacks import is_plumbing, site_index
 from ..units import parse_bytes
 from .codec import encode_payload
 from .layers import device_layers
-from .level_steps import Steps, base_of, clip_steps, join_steps, overview_steps, window_steps
+from .level_steps import Steps, base_of, clip_steps, idle_stretches, join_steps, overview_steps, window_steps
 from .notes import timeline_notes
 
 STACK_KINDS = ("none", "own", "forward")
@@ -171,6 +172,11 @@ class TimelineView:
         )
         return steps
 
+    def _changes(self) -> list[Int64Array]:
+        """Return when anything changes; process samples come by the clock, not by a change."""
+        levels = [steps.t for key, steps in self.steps.items() if key not in ("overview", "resident")]
+        return [self.blocks.start, self.blocks.end, self.blocks.end + self.blocks.late, *levels]
+
     def _sampled(self) -> list[Series]:
         """One series for each source, in time order: their windows bound the process samples."""
         return list({one.source: one for one in self.line.series}.values())
@@ -212,6 +218,7 @@ class TimelineView:
             "sources": self._source_headers(),
             "phases": [self._phase(row) for row in phases[phases["kind"] != "step"].itertuples()],
             "steps": [self._phase(row) for row in phases[phases["kind"] == "step"].itertuples()],
+            "idle": idle_stretches(self._changes(), self.span),
             "marks": self._marks(),
             "notes": timeline_notes(self.profile, self.line),
         }

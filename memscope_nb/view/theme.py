@@ -15,6 +15,12 @@ CLASS_KEYS = ("older", "phase", "step", "fwdbwd", "transient", "open")
 LEDGERS = ("allocated", "active", "reserved", "resident")
 """Curves that a viewer can draw beside the *older* band."""
 
+HUES = [
+    *("#0072b2", "#56b4e9", "#e69f00", "#f5c563", "#009e73", "#66c9a8"),
+    *("#cc79a7", "#e5b5cf", "#d55e00", "#f0a070", "#6a51a3", "#a899d0"),
+]
+"""Six hues in two lightnesses, for the twelve largest operators or owners; all others are grey."""
+
 FIGURE_GREY = "#77808c"
 SELECTION = "#d55e00"
 
@@ -53,6 +59,9 @@ _LIGHT: dict[str, Any] = {
     },
     "no_data": "#9aa3ad",
     "area": ["#c3cbd4", "#2a3642"],
+    "hues": HUES,
+    "rest": "#b4bbc3",
+    "sizes": ["#dbe9f4", "#08306b"],
 }
 
 _DARK: dict[str, Any] = {
@@ -76,6 +85,8 @@ _DARK: dict[str, Any] = {
     "layers": {**_LIGHT["layers"], "allocated": "#2b78a8", "cached": "#37556b", "other": "#5d6772"},
     "selection": "#ff8a3d",
     "area": ["#39444f", "#d5dde5"],
+    "rest": "#5d6772",
+    "sizes": ["#28435c", "#c6e2f7"],
 }
 
 
@@ -83,7 +94,7 @@ def theme_json() -> dict[str, Any]:
     """Return what the runtime needs: ``light`` and ``dark`` colours, ready for JSON.
 
     ``css`` becomes custom properties ``--ms-…`` on the viewer's root, ``area`` is the ramp of live bytes from little
-    to much, the rest colours Bokeh glyphs.
+    to much, ``hues``, ``rest`` and ``sizes`` colour bars by operator, owner or size, the rest colours Bokeh glyphs.
     """
     return {"light": _LIGHT, "dark": _DARK}
 

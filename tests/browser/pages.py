@@ -41,7 +41,7 @@ class Shown:
               const box = memscope.refs[plot].getBoundingClientRect();
               const frame = memscope.figures.frame(plot);
               const { x0, x1 } = memscope.state();
-              return [box.left + frame.left + (t - x0) / (x1 - x0) * frame.width, box.top + frame.top];
+              return [box.left + frame.left + (memscope.shown(t) - x0) / (x1 - x0) * frame.width, box.top + frame.top];
             }""",
             [plot, t],
         )

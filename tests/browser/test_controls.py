@@ -70,7 +70,7 @@ def test_wheel_zooms_about_the_pointer(show: Show, plot: str) -> None:
 def test_zoom_by_dragging(show: Show) -> None:
     shown = show(make(400))
     shown.set_range(10 * S, 20 * S)
-    shown.page.get_by_role("button", name="Zoom by dragging").click()
+    shown.page.get_by_label("Drag").select_option("zoom")
     _drag(shown, "curve", 200, 60)
     state = shown.state()
     wanted = 200 / state["width"] * 10 * S

@@ -66,7 +66,7 @@ def test_snapshot_equals_brute_force(show: Show) -> None:
         top = sorted(range(len(bytes_by_name)), key=lambda op: (-bytes_by_name[op], op))[:10]
         assert snap["blocks"] == alive.sum() > 0
         assert snap["live"] == made.size[alive].sum()
-        assert [item["name"] for item in snap["top"]] == [op for op in top if bytes_by_name[op]]
+        assert [item["group"] for item in snap["top"]] == [op for op in top if bytes_by_name[op]]
         assert snap["rest"] == made.size[alive].sum() - sum(item["bytes"] for item in snap["top"])
 
 

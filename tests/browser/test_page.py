@@ -116,7 +116,7 @@ def test_hostile_names_are_inert_and_literal(show: Show, single: bool) -> None:
     assert any(name.startswith("longlong") and name.endswith("…") for name in names)
     assert "(no name)" in names
     assert HOSTILE[0] in page.locator("h1").inner_text()
-    rows = list(shown.js("memscope.rows.names"))
+    rows = list(shown.js("memscope.rows.groups"))
     for op in rows[:12]:
         block = shown.js("op => memscope.series.name.indexOf(op)", op)
         shown.js("block => memscope.select(block, true)", block)

@@ -1,10 +1,9 @@
 // Header, inputs, class legend, links between segments, keys: everything around the plots.
 
 import { data, el, safeHref } from "./dom.js";
-import { bytes, clip, count, duration, milliseconds, offset, parseMilliseconds } from "./format.js";
+import { buildFilters } from "./filterbar.js";
+import { clip, count, duration, milliseconds, offset, parseTime } from "./format.js";
 import { windowHash } from "./hash.js";
-
-const SMALLEST_POWER = 8;
 
 function fillHeader(viewer) {
   const { refs, timeline } = viewer;
@@ -21,10 +20,10 @@ function fillHeader(viewer) {
 /** Links to the neighbouring segments; they carry the window along. */
 export function updateLinks(viewer) {
   const { refs, timeline, view } = viewer;
-  const { header } = timeline;
-  const [w0, w1] = header.window;
+  const { header, limits } = timeline;
+  const [w0, w1] = limits;
   const whole = view.x0 <= w0 && view.x1 >= w1;
-  const hash = whole ? windowHash(viewer) : windowHash(viewer, view.x0, view.x1);
+  const hash = whole ? windowHash(viewer) : windowHash(viewer, ...viewer.trueRange());
   const least = (view.x1 - view.x0) / Math.max(view.width, 1);
   for (const [link, go, k, touches, text] of [
     [refs.prev, refs.goPrev, header.segment - 1, view.x0 - w0 <= least, `← Seg ${header.segment}`],
@@ -42,10 +41,11 @@ export function updateLinks(viewer) {
 
 function applyInputs(viewer) {
   const { refs } = viewer;
-  const [from, to] = [parseMilliseconds(refs.left.value), parseMilliseconds(refs.right.value)];
+  const { t0_ns: origin } = viewer.timeline.header;
+  const [from, to] = [parseTime(refs.left.value, origin), parseTime(refs.right.value, origin)];
   const [w0, w1] = viewer.timeline.header.window;
   let problem = "";
-  if (Number.isNaN(from) || Number.isNaN(to)) problem = "Left and Right are numbers of milliseconds.";
+  if (Number.isNaN(from) || Number.isNaN(to)) problem = "Left and Right are numbers of milliseconds or UTC times such as 14:03:21.5.";
   else if (from >= to) problem = "Left must be less than Right.";
   else if (to <= w0 || from >= w1) problem = `This segment holds ${offset(w0)} to ${offset(w1)}.`;
   refs.error.textContent = problem;
@@ -55,13 +55,14 @@ function applyInputs(viewer) {
 
 /** Show the current window in the inputs, unless someone is typing there. */
 export function updateInputs(viewer) {
-  const { refs, view, timeline } = viewer;
-  const seen = (timeline.header.sources ?? []).slice(0, MOST_SOURCES).map((item) => item.start < view.x1 && item.end > view.x0);
+  const { refs, timeline } = viewer;
+  const [x0, x1] = viewer.trueRange();
+  const seen = (timeline.header.sources ?? []).slice(0, MOST_SOURCES).map((item) => item.start < x1 && item.end > x0);
   const only = seen.filter(Boolean).length === 1 ? seen.indexOf(true) : "";
   refs.source.value = String(only);
   for (const [input, value] of [
-    [refs.left, view.x0],
-    [refs.right, view.x1],
+    [refs.left, x0],
+    [refs.right, x1],
   ]) {
     if (input.ownerDocument.activeElement !== input || input.dataset.typed !== "yes") {
       input.value = milliseconds(value, false);
@@ -69,36 +70,6 @@ export function updateInputs(viewer) {
       input.setAttribute("aria-invalid", "false");
     }
   }
-}
-
-function buildClasses(viewer) {
-  const { refs, timeline } = viewer;
-  const { classes } = timeline.header;
-  const used = new Set(timeline.columns.class);
-  classes.forEach((item, k) => {
-    if (!used.has(k)) return;
-    const box = el("input", { type: "checkbox", "data-class": item.key });
-    box.checked = true;
-    box.addEventListener("change", () => {
-      viewer.shown[k] = box.checked ? 1 : 0;
-      viewer.redraw();
-    });
-    refs.classes.append(el("label", {}, box, el("span", { class: `ms-swatch ms-swatch-${item.key}` }), el("bdi", { text: item.label })));
-  });
-  refs.classes.append(el("span", { class: "ms-area-key" }, el("span", { class: "ms-swatch ms-swatch-area" }), "live bytes"));
-}
-
-function buildMinimum(viewer) {
-  const { refs, timeline } = viewer;
-  let largest = 1;
-  for (const size of timeline.columns.size) if (size > largest) largest = size;
-  refs.min.max = Math.max(Math.floor(Math.log2(largest)) - SMALLEST_POWER, 1);
-  refs.min.addEventListener("input", () => {
-    const power = Number(refs.min.value);
-    viewer.minSize = power ? 2 ** (power + SMALLEST_POWER) : 0;
-    refs.minText.textContent = power ? `from ${bytes(viewer.minSize)}` : "all";
-    viewer.redraw();
-  });
 }
 
 function buildSeriesSelect(viewer) {
@@ -141,7 +112,7 @@ function listenToKeys(viewer, target) {
     "-": () => viewer.zoom(2),
     _: () => viewer.zoom(2),
     Home: () => viewer.reset(),
-    Escape: () => viewer.select(-1),
+    Escape: () => (viewer.selection.length ? viewer.select(-1) : viewer.setFocus(null)),
   };
   const onKey = (event) => {
     const at = event.composedPath()[0];
@@ -170,13 +141,10 @@ function listenToInputs(viewer) {
       }
     });
   }
-  refs.filter.addEventListener("input", () => viewer.setFilter(refs.filter.value));
-  refs.top.addEventListener("change", () => viewer.setTop(Number(refs.top.value)));
   refs.reset.addEventListener("click", () => viewer.reset());
-  refs.drag.addEventListener("click", () => {
-    const on = refs.drag.getAttribute("aria-pressed") !== "true";
-    refs.drag.setAttribute("aria-pressed", String(on));
-    viewer.figures.dragZooms(on);
+  refs.drag.addEventListener("change", () => {
+    viewer.dragMode = refs.drag.value;
+    viewer.figures.drag(viewer.dragMode);
   });
   for (const go of [refs.goPrev, refs.goNext]) go.addEventListener("click", () => viewer.leave(viewer.hrefs.get(go)));
 }
@@ -197,8 +165,7 @@ function fillFooter(viewer) {
 export function buildControls(viewer, keyTarget) {
   fillHeader(viewer);
   fillFooter(viewer);
-  buildClasses(viewer);
-  buildMinimum(viewer);
+  buildFilters(viewer);
   buildSeriesSelect(viewer);
   buildSourceSelect(viewer);
   listenToInputs(viewer);

@@ -1,7 +1,7 @@
 // The curve figure and the overview: steps to glyph data, the legend, the peak, gaps and step lines.
 
 import { el, place } from "./dom.js";
-import { bytes, offset } from "./format.js";
+import { bytes, duration, offset } from "./format.js";
 import { withCapacity } from "./layers.js";
 import { highest, stepArea, stepLine, thinSteps } from "./steps.js";
 
@@ -12,6 +12,7 @@ export const LEDGER_TEXT = {
   resident: "resident",
 };
 const MAX_STEP_LINES = 300;
+const MOST_FOLD_LABELS = 40;
 
 /** Thinned curves that a view shows: the ledgers that exist and are switched on, and the older band. */
 export function visibleCurves(viewer) {
@@ -29,16 +30,17 @@ function drawPeak(viewer, top) {
   const { figures, refs, view } = viewer;
   const peak = viewer.hidden.has("allocated") ? null : viewer.series.info.peak?.allocated;
   const shown = peak && peak[1] <= top;
-  const inView = shown && peak[0] >= view.x0 && peak[0] <= view.x1;
+  const at = peak ? viewer.shown(peak[0]) : 0;
+  const inView = shown && at >= view.x0 && at <= view.x1;
   figures.model("peak-line").location = shown ? peak[1] : null;
-  figures.setData("peak", inView ? { x: [peak[0]], y: [peak[1]] } : { x: [], y: [] });
+  figures.setData("peak", inView ? { x: [at], y: [peak[1]] } : { x: [], y: [] });
   refs.peakLabel.hidden = !shown;
   if (!shown) return;
   const frame = figures.frame("curve");
-  const before = peak[0] < view.x0 ? "← " : "";
-  const after = peak[0] > view.x1 ? " →" : "";
+  const before = at < view.x0 ? "← " : "";
+  const after = at > view.x1 ? " →" : "";
   refs.peakLabel.textContent = `${before}peak ${bytes(peak[1])} at ${offset(peak[0])}${after}`;
-  const fraction = Math.min(Math.max((peak[0] - view.x0) / (view.x1 - view.x0), 0), 1);
+  const fraction = Math.min(Math.max((at - view.x0) / (view.x1 - view.x0), 0), 1);
   const x = frame.left + fraction * frame.width;
   const left = fraction > 0.6 ? x - refs.peakLabel.offsetWidth - 9 : x + 9;
   place(refs.peakLabel, { left, top: frame.top + frame.height * (1 - peak[1] / top) - 19 });
@@ -65,7 +67,35 @@ function drawGaps(viewer) {
     place(label, { left: frame.left + (left - view.x0) * px, width, top: frame.top + frame.height / 2 - 9 });
     labels.push(label);
   }
-  refs.gapLabels.replaceChildren(...labels);
+  refs.gapLabels.replaceChildren(...labels, ...foldLabels(viewer, frame, px));
+}
+
+/** Breaks of the axis: how much time each leaves out. */
+function foldLabels(viewer, frame, px) {
+  const { x0, x1 } = viewer.view;
+  const inView = viewer.time.folds.filter((fold) => fold.x1 > x0 && fold.x0 < x1);
+  if (inView.length > MOST_FOLD_LABELS) return [];
+  return inView.map((fold) => {
+    const text = duration(fold.end - fold.start);
+    const what = viewer.time.mode === "folded" ? "Nothing happens" : "Between steps:";
+    const title = `${what} from ${offset(fold.start)} to ${offset(fold.end)}: ${text}, squeezed`;
+    const label = el("span", { class: "ms-fold-mark", title }, el("span", { text }));
+    const left = Math.max(fold.x0, x0);
+    place(label, { left: frame.left + (left - x0) * px, width: (Math.min(fold.x1, x1) - left) * px, top: frame.top, height: frame.height });
+    return label;
+  });
+}
+
+/** The instant that the rows are ranked by, where it is not the peak. */
+function drawFocus(viewer) {
+  const { view, figures, refs, focus } = viewer;
+  for (const name of ["curve", "gantt"]) {
+    const line = refs[`${name}Focus`];
+    line.hidden = focus.isPeak || focus.t < view.x0 || focus.t > view.x1;
+    if (line.hidden) continue;
+    const frame = figures.frame(name);
+    place(line, { left: frame.left + ((focus.t - view.x0) / (view.x1 - view.x0)) * frame.width, top: frame.top, height: frame.height });
+  }
 }
 
 /** Step boundaries inside the view; none where they would only be a grey veil. */
@@ -73,7 +103,7 @@ export function stepEdges(viewer) {
   const { x0, x1 } = viewer.view;
   const edges = new Set();
   for (const step of viewer.timeline.header.steps) {
-    for (const t of [step.start, step.end]) if (t > x0 && t < x1) edges.add(t);
+    for (const t of [step.start, step.end].map(viewer.shown)) if (t > x0 && t < x1) edges.add(t);
   }
   return edges.size > MAX_STEP_LINES ? [] : [...edges];
 }
@@ -98,6 +128,7 @@ export function drawCurve(viewer) {
   drawStepLines(viewer, top);
   drawPeak(viewer, top);
   drawGaps(viewer);
+  drawFocus(viewer);
   return shown;
 }
 
@@ -143,7 +174,7 @@ export function buildLegend(viewer) {
 /** The strip of the whole timeline, drawn anew for every size. */
 export function drawOverview(viewer) {
   const { figures, timeline } = viewer;
-  const [start, end] = timeline.header.span;
+  const [start, end] = timeline.span;
   const plot = figures.model("overview");
   // BokehJS repaints an axis only when its range changes, and would leave the ticks of an earlier layout standing
   plot.x_range.setv({ start, end: plot.x_range.end === end ? end + 1 : end });

@@ -1,7 +1,9 @@
 // The Bokeh document: opened below given elements, addressed by model names, recoloured for a theme.
 
 import { byteTick, timeTicks } from "./format.js";
+import { ticksBetween } from "./time.js";
 
+const TICKS = 7;
 const PLOTS = ["overview", "curve", "layers", "stack", "gantt"];
 
 /** Open the document that Python built. `hosts` = element per plot. */
@@ -13,7 +15,6 @@ export async function openFigures(Bokeh, docJson, hosts) {
   const [views] = await Bokeh.embed.embed_items({ memscope: docJson }, [{ docid: "memscope", root_ids, roots }]);
   const doc = views.roots[0].model.document;
   const model = (name) => doc.get_model_by_name(`ms-${name}`);
-  for (const name of PLOTS) model(`${name}-time`).doFormat = (ticks) => timeTicks(Array.from(ticks));
   for (const name of ["curve", "layers"]) model(`${name}-bytes`).doFormat = (ticks) => Array.from(ticks, byteTick);
   model("stack-bytes").doFormat = (ticks) => Array.from(ticks, (tick) => stackTicks.get(tick) ?? "");
   const stackTicks = new Map();
@@ -47,11 +48,20 @@ export async function openFigures(Bokeh, docJson, hosts) {
       model("x").properties.start.change.connect(run);
       model("x").properties.end.change.connect(run);
     },
-    /** Dragging pans, or (true) zooms to the box. */
-    dragZooms(on) {
+    /** What dragging does: pan, zoom to a box, or nothing here (select). */
+    drag(mode) {
       for (const name of PLOTS.slice(1)) {
-        model(`${name}-pan`).active = !on;
-        model(`${name}-box`).active = on;
+        const only = mode === "select" && name !== "gantt" ? "pan" : mode;
+        model(`${name}-pan`).active = only === "pan";
+        model(`${name}-box`).active = only === "zoom";
+      }
+    },
+    /** Put the ticks at round true times, and write these. */
+    followTime(timeline) {
+      for (const name of PLOTS) {
+        const ticker = model(`${name}-ticker`);
+        ticker.get_ticks = (low, high) => ({ major: ticksBetween(timeline.time, low, high, TICKS), minor: [] });
+        model(`${name}-time`).doFormat = (ticks) => timeTicks(Array.from(ticks, timeline.time.toTrue));
       }
     },
     close() {

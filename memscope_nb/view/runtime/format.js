@@ -86,7 +86,8 @@ export function epoch(origin, ns) {
 
 /** Texts of the ticks of a time axis, all with the decimals that their spacing needs. */
 export function timeTicks(ticks) {
-  const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 1e6;
+  const steps = ticks.slice(1).map((tick, i) => Math.abs(tick - ticks[i]));
+  const step = steps.length ? Math.max(Math.min(...steps), 1) : 1e6;
   const seconds = step >= 1e8;
   const unit = seconds ? 1e9 : 1e6;
   const digits = Math.min(Math.max(-Math.floor(Math.log10(step / unit) + 1e-9), 0), 9);
@@ -95,6 +96,19 @@ export function timeTicks(ticks) {
     const text = `${whole.startsWith("-") ? "-" : ""}${count(whole.replace("-", ""))}`;
     return `${text}${fraction ? `.${fraction}` : ""} ${seconds ? "s" : "ms"}`;
   });
+}
+
+const CLOCK = /^(?:(\d{4}-\d\d-\d\d)[T ])?(\d\d?):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s*(?:UTC|Z)?$/i;
+
+/** Read a place in time: ms as an offset, or a UTC clock, of the origin's day unless a date is given. ns, or NaN. */
+export function parseTime(text, origin) {
+  const found = CLOCK.exec(text.trim());
+  if (!found) return parseMilliseconds(text);
+  const day = found[1] ?? epoch(origin, 0).slice(0, 10);
+  const second = Date.parse(`${day}T${found[2].padStart(2, "0")}:${found[3]}:${found[4]}Z`);
+  if (Number.isNaN(second)) return NaN;
+  const at = BigInt(second) * 1000000n + BigInt((found[5] ?? "").padEnd(9, "0"));
+  return Number(at - BigInt(origin));
 }
 
 /** Read a number of ms from an input: ns, or NaN. */

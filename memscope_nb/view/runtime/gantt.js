@@ -1,84 +1,14 @@
-// The Gantt figure: rows, bars, live-bytes areas, row labels, the status line, and what lies under the pointer.
+// The Gantt figure: bars, live-bytes areas, the status line, and what lies under the pointer.
 
 import { stepEdges } from "./curve.js";
-import { data, el, place } from "./dom.js";
-import { bytes, clip, count } from "./format.js";
-import { areaAt, areaColumns, areaRuns, chooseBars, laneBox, layoutRows } from "./lod.js";
+import { buildColours, ramp } from "./colours.js";
+import { lifeTest } from "./filters.js";
+import { count } from "./format.js";
+import { areaAt, areaColumns, areaRuns, chooseBars, laneBox } from "./lod.js";
 import { highest } from "./steps.js";
 
 const SHADES = 12;
 const HATCH_MIN_PX = 7;
-
-/** Colours between two, as many as there are shades. */
-function ramp([from, to]) {
-  const parts = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
-  const [a, b] = [parts(from), parts(to)];
-  return Array.from({ length: SHADES }, (_, i) => {
-    const mixed = a.map((value, k) => Math.round(value + ((b[k] - value) * i) / (SHADES - 1)));
-    return `rgb(${mixed.join(",")})`;
-  });
-}
-
-/** Operators whose name holds the filter text, in rank order. */
-export function wantedNames(viewer) {
-  const { names } = viewer.timeline.header;
-  const text = viewer.filterText.toLowerCase();
-  return viewer.series.ranked.filter((op) => !text || names[op].toLowerCase().includes(text));
-}
-
-/** Choose the rows again (after a change of series, filter or number of rows) and label them. */
-export function layoutGantt(viewer) {
-  const { figures, timeline, series } = viewer;
-  const rows = layoutRows(series, wantedNames(viewer), viewer.topN, timeline.header.names.length);
-  viewer.rows = rows;
-  const plot = figures.model("gantt");
-  plot.y_range.setv({ start: rows.height, end: 0 });
-  plot.height = Math.round(rows.height + viewer.aroundRows);
-  figures.model("rows").ticks = Array.from({ length: rows.nRows + 1 }, (_, i) => i * rows.rowPx);
-  buildLabels(viewer);
-}
-
-function rowLabel(viewer, name, ops, onClick) {
-  const { series } = viewer;
-  const alive = ops.reduce((sum, op) => sum + series.atPeak.bytes[op], 0);
-  const blocks = ops.reduce((sum, op) => sum + series.countByName[op], 0);
-  const when = series.rankIsPeak ? "at the peak of allocated" : "at the highest point of this segment";
-  const title = `${clip(name, 2000)}\n${bytes(alive)} alive ${when}\n${count(blocks)} blocks in this segment`;
-  return el(
-    "button",
-    { type: "button", class: "ms-row", title, on: { click: onClick } },
-    data(clip(name, 300) || "(no name)", { class: "ms-data ms-row-name" }),
-    el("span", { class: "ms-row-facts", text: `${bytes(alive)} · ${count(blocks)}` }),
-  );
-}
-
-function buildLabels(viewer) {
-  const { refs, rows, timeline } = viewer;
-  const labels = rows.names.map((op) => {
-    const name = timeline.header.names[op];
-    return rowLabel(viewer, name, [op], () => viewer.setFilter(viewer.filterText === name ? "" : name));
-  });
-  if (rows.rest.length) {
-    const label = rowLabel(viewer, `rest: ${count(rows.rest.length)} operators`, rows.rest, () => {});
-    label.classList.add("ms-row-rest");
-    labels.push(label);
-  }
-  refs.rowLabels.replaceChildren(...labels);
-  refs.noRows.hidden = rows.nRows > 0;
-}
-
-/** Put the row labels beside their rows. */
-export function placeLabels(viewer) {
-  const { refs, rows, figures } = viewer;
-  const frame = figures.frame("gantt");
-  place(refs.rowLabels, { left: 0, top: frame.top, width: frame.left - 6, height: frame.height });
-  place(refs.rowsTitle, { left: 0, top: frame.top - 22, width: frame.left - 40 });
-  const px = frame.height / rows.height;
-  [...refs.rowLabels.children].forEach((label, row) => {
-    place(label, { top: row * rows.rowPx * px, height: rows.rowPx * px });
-    label.classList.toggle("ms-row-two", rows.rowPx >= 34);
-  });
-}
 
 /** How far beyond the view glyphs are drawn: pixels far outside would lose precision on the canvas. */
 function reach({ x0, x1 }) {
@@ -87,8 +17,7 @@ function reach({ x0, x1 }) {
 
 function barData(viewer, plan) {
   const { bars } = plan;
-  const { series, rows, theme, timeline, view } = viewer;
-  const classes = timeline.header.classes.map((item) => theme.classes[item.key] ?? theme.older);
+  const { series, rows, timeline, view, colours } = viewer;
   const n = bars.length;
   const out = { color: new Array(n), alpha: new Float64Array(n) };
   for (const key of ["left", "right", "top", "bottom"]) out[key] = new Float64Array(n);
@@ -102,7 +31,7 @@ function barData(viewer, plan) {
     out.right[k] = Math.min(series.end[i], high);
     out.top[k] = box.top;
     out.bottom[k] = box.bottom;
-    out.color[k] = classes[series.class[i]];
+    out.color[k] = colours.of(i);
     out.alpha[k] = isOpen ? 0.55 : 0.95;
     if (!isOpen) return;
     if (box.px >= HATCH_MIN_PX) {
@@ -110,32 +39,40 @@ function barData(viewer, plan) {
     }
     open.x.push(series.end[i]);
     open.y.push((box.top + box.bottom) / 2);
-    open.color.push(classes[series.class[i]]);
+    open.color.push(out.color[k]);
     open.size.push(Math.max(Math.min(box.px, 12), 4));
   });
   return { bars: out, hatched, open };
 }
 
 function selectedData(viewer, plan) {
-  const { series, rows, selected, view } = viewer;
-  const none = { left: [], right: [], top: [], bottom: [] };
-  if (selected < 0 || rows.rowOf[series.name[selected]] < 0) return none;
-  const box = laneBox(series, rows, plan, selected);
+  const { series, rows, selection, view } = viewer;
+  const out = { left: [], right: [], top: [], bottom: [] };
   const least = (3 * (view.x1 - view.x0)) / view.width;
   const [low, high] = reach(view);
-  const left = Math.min(Math.max(series.start[selected], low), high);
-  const right = Math.min(Math.max(series.end[selected], series.start[selected] + least, low), high);
-  return { left: [left], right: [right], top: [box.top], bottom: [box.bottom] };
+  const shown = selection.length === 1 ? selection : selection.filter((i) => plan.one.has(i));
+  for (const i of shown) {
+    if (rows.rowOf[series.group[i]] < 0) continue;
+    const box = laneBox(series, rows, plan, i);
+    out.left.push(Math.min(Math.max(series.start[i], low), high));
+    out.right.push(Math.min(Math.max(series.end[i], series.start[i] + least, low), high));
+    out.top.push(box.top);
+    out.bottom.push(box.bottom);
+  }
+  return out;
 }
 
 /** Draw the Gantt for the current view. Keeps what it drew in `viewer.drawn`. */
 export function drawGantt(viewer) {
   const { figures, series, rows, view, theme } = viewer;
-  const plan = chooseBars(series, view, rows, { minSize: viewer.minSize, shown: viewer.shown }, viewer.selected);
+  const inView = lifeTest(series, view, viewer.filters.life, viewer.timeline.openClass);
+  const plan = chooseBars(series, view, rows, { mask: viewer.mask, inView }, viewer.selected);
+  plan.one = new Set(plan.bars);
   const areas = areaColumns(series, view, rows, plan.inArea);
   const peak = series.info.peak?.allocated?.[1] ?? highest(series.curves.allocated);
   const runs = areaRuns(areas, view, rows, peak, SHADES);
-  const shades = ramp(theme.area);
+  const shades = ramp(theme.area, SHADES);
+  viewer.colours ??= buildColours(viewer);
   const { left, right, top, bottom } = runs;
   figures.setData("areas", { left, right, top, bottom, color: runs.level.map((level) => shades[level]) });
   for (const [name, columns] of Object.entries(barData(viewer, plan))) figures.setData(name, columns);
@@ -162,7 +99,7 @@ function statusText({ inView, empty, bars, thresholdPx }) {
 /** Where a block is drawn, in px of the browser's window; null where it is not drawn one by one. */
 export function clientBox(viewer, block) {
   const { series, rows, view, drawn, figures, refs } = viewer;
-  if (!drawn.bars.includes(block)) return null;
+  if (!drawn.one.has(block)) return null;
   const host = refs.gantt.getBoundingClientRect();
   const frame = figures.frame("gantt");
   const px = (t) => host.left + frame.left + ((t - view.x0) / (view.x1 - view.x0)) * frame.width;
@@ -188,7 +125,7 @@ export function hitGantt(viewer, x, frameY) {
   for (const slack of [0, 1.5 * perPx]) {
     for (let k = drawn.bars.length - 1; k >= 0; k -= 1) {
       const i = drawn.bars[k];
-      if (series.start[i] > t + slack || series.end[i] < t - slack || rows.rowOf[series.name[i]] !== row) continue;
+      if (series.start[i] > t + slack || series.end[i] < t - slack || rows.rowOf[series.group[i]] !== row) continue;
       const box = laneBox(series, rows, drawn, i);
       if (y >= box.top - 0.5 && y <= box.bottom + 0.5) return { kind: "bar", block: i };
     }
@@ -197,4 +134,21 @@ export function hitGantt(viewer, x, frameY) {
   const from = view.x0 + Math.min(Math.max(Math.floor((t - view.x0) / step), 0), columns - 1) * step;
   const area = areaAt(series, rows, drawn.inArea, row, t, from, Math.min(from + step, view.x1));
   return area ? { kind: "area", area } : null;
+}
+
+/** Blocks inside a box of the Gantt's frame (px from its corner): bars that it touches, others by row and time. */
+export function blocksInBox(viewer, box) {
+  const { series, rows, view, drawn, figures } = viewer;
+  const scale = rows.height / figures.frame("gantt").height;
+  const [top, bottom] = [box.top * scale, box.bottom * scale];
+  const timeOf = (x) => view.x0 + (x / view.width) * (view.x1 - view.x0);
+  const [from, to] = [timeOf(box.left), timeOf(box.right)];
+  const found = [];
+  for (let i = 0; i < series.n && series.start[i] <= to; i += 1) {
+    if (series.end[i] < from || !(drawn.one.has(i) || drawn.inArea[i])) continue;
+    const row = rows.rowOf[series.group[i]];
+    const place = drawn.one.has(i) ? laneBox(series, rows, drawn, i) : { top: row * rows.rowPx, bottom: (row + 1) * rows.rowPx };
+    if (place.bottom >= top && place.top <= bottom) found.push(i);
+  }
+  return found;
 }

@@ -30,7 +30,7 @@ export function hashWriter(viewer) {
   return () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
-      const { x0, x1 } = viewer.view;
+      const [x0, x1] = viewer.trueRange();
       try {
         window.history.replaceState(null, "", windowHash(viewer, x0, x1));
       } catch {

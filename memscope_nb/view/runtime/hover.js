@@ -1,10 +1,11 @@
 // Pointer over the figures: tooltips with exact numbers, the cross line, and what a click selects.
 
 import { data, el, place } from "./dom.js";
-import { bytes, bytesExact, clip, count, duration, offset, offsetAbout } from "./format.js";
-import { hitGantt } from "./gantt.js";
+import { bytes, bytesExact, clip, count, duration, offset } from "./format.js";
+import { blocksInBox, hitGantt } from "./gantt.js";
 import { layersAt, sampleAt } from "./layers.js";
 import { siteOf } from "./panel.js";
+import { restNoun } from "./rows.js";
 import { valueAt } from "./steps.js";
 import { aliveAtStart, snapshotAt } from "./timeline.js";
 
@@ -23,13 +24,14 @@ export function barTip(viewer, block) {
   const { series, timeline } = viewer;
   const open = series.class[block] === timeline.openClass;
   const site = siteOf(viewer, block);
+  const { start, end } = series.raw;
   const table = el(
     "table",
     {},
     tipRow("size", bytesExact(series.size[block])),
-    tipRow("start", offset(series.start[block])),
-    tipRow("end", open ? "open (not released)" : offset(series.end[block])),
-    tipRow("duration", `${open ? "at least " : ""}${duration(series.end[block] - series.start[block])}`),
+    tipRow("start", offset(start[block])),
+    tipRow("end", open ? "open (not released)" : offset(end[block])),
+    tipRow("duration", `${open ? "at least " : ""}${duration(end[block] - start[block])}`),
     tipRow("lifetime", timeline.header.classes[series.class[block]]?.label ?? ""),
     tipRow("alive at its start", `${count(aliveAtStart(series, block))} of this operator`),
   );
@@ -39,17 +41,18 @@ export function barTip(viewer, block) {
 
 function areaTip(viewer, area) {
   const { rows, series } = viewer;
-  const isRest = area.row >= rows.names.length;
-  const title = isRest ? el("span", { text: `rest: ${count(rows.rest.length)} operators` }) : data(nameOf(viewer, rows.names[area.row]));
-  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
+  const isRest = area.row >= rows.groups.length;
+  const title = isRest
+    ? el("span", { text: `rest: ${count(rows.rest.length)} ${restNoun(viewer)}` })
+    : data(clip(series.groupLabels[rows.groups[area.row]], 120) || "(no name)");
   const blocks = (n) => `${count(n)} block${n === 1 ? "" : "s"}`;
-  const largest = `${bytes(series.size[area.largest])} for ${duration(series.end[area.largest] - series.start[area.largest])}`;
+  const largest = `${bytes(series.size[area.largest])} for ${duration(series.raw.end[area.largest] - series.raw.start[area.largest])}`;
   const table = el(
     "table",
     {},
-    tipRow(`live at ${offsetAbout(area.t, step)}`, `${bytes(area.bytes)} · ${blocks(area.blocks)}`),
+    tipRow(`live at ${viewer.about(area.t)}`, `${bytes(area.bytes)} · ${blocks(area.blocks)}`),
     tipRow("highest in this column", `${bytes(area.most)} · ${blocks(area.mostBlocks)}`),
-    tipRow("at", offset(area.mostAt)),
+    tipRow("at", viewer.when(area.mostAt)),
     tipRow(isRest ? `largest (${nameOf(viewer, series.name[area.largest])})` : "largest block", largest),
   );
   return [el("h3", {}, title, " live bytes"), table, el("p", { class: "ms-tip-site", text: "only blocks not drawn one by one; click picks the largest" })];
@@ -57,8 +60,7 @@ function areaTip(viewer, area) {
 
 function curveTip(viewer, t) {
   const now = snapshotAt(viewer.timeline, viewer.series, t);
-  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
-  const title = el("h3", { text: offsetAbout(t, step) });
+  const title = el("h3", { text: viewer.about(t) });
   if (Number.isNaN(now.ledgers.allocated)) {
     const resident = now.ledgers.resident >= 0 ? el("table", {}, tipRow("resident", bytes(now.ledgers.resident))) : null;
     return [title, el("p", { text: "no recording here" }), resident];
@@ -70,17 +72,17 @@ function curveTip(viewer, t) {
   }
   table.append(tipRow("live blocks", count(now.blocks)));
   const top = el("table", { class: "ms-tip-top" });
-  for (const item of now.top) top.append(tipRow(data(nameOf(viewer, item.name)), `${bytes(item.bytes)} · ${count(item.blocks)}`));
-  if (now.restNames) top.append(tipRow(`rest: ${count(now.restNames)} operators`, bytes(now.rest)));
+  const label = (group) => clip(viewer.series.groupLabels[group], 120) || "(no name)";
+  for (const item of now.top) top.append(tipRow(data(label(item.group)), `${bytes(item.bytes)} · ${count(item.blocks)}`));
+  if (now.restGroups) top.append(tipRow(`rest: ${count(now.restGroups)} ${restNoun(viewer)}`, bytes(now.rest)));
   top.append(tipRow("older than the window", bytes(now.ledgers.older)));
   return [title, table, top];
 }
 
 function layersTip(viewer, t) {
   const { timeline } = viewer;
-  const step = (viewer.view.x1 - viewer.view.x0) / viewer.view.width;
   const sample = sampleAt(timeline, t);
-  const title = el("h3", { text: offsetAbout(t, step) });
+  const title = el("h3", { text: viewer.about(t) });
   if (sample === null) return [title, el("p", { text: "no recording here" })];
   const table = el("table", {});
   const resident = timeline.resident ? valueAt(timeline.resident, t) : NaN;
@@ -93,7 +95,7 @@ function layersTip(viewer, t) {
   if (held > resident) table.append(tipRow("beyond residency (unbacked)", bytes(held - resident)));
   const capacity = timeline.header.capacity_bytes;
   if (capacity) table.append(tipRow("capacity", bytes(capacity)));
-  return [title, table, el("p", { class: "ms-tip-site", text: `sampled at ${offset(sample)}` })];
+  return [title, table, el("p", { class: "ms-tip-site", text: `sampled at ${viewer.when(sample)}` })];
 }
 
 export function showTip(viewer, event, content) {
@@ -155,12 +157,38 @@ function hover(viewer, name, event) {
   else viewer.refs.tip.hidden = true;
 }
 
-function click(viewer, event) {
-  const at = inFrame(viewer, "gantt", event);
+/** A click picks a block in the Gantt (with Shift one more), an instant on the other figures. */
+function click(viewer, name, event) {
+  const at = inFrame(viewer, name, event);
   if (!at) return;
+  if (name !== "gantt") {
+    viewer.setFocus(viewer.timeAt(at.x));
+    return;
+  }
   const hit = hitGantt(viewer, at.x, at.y);
+  const block = hit && (hit.kind === "bar" ? hit.block : hit.area.largest);
   if (!hit) viewer.select(-1);
-  else viewer.select(hit.kind === "bar" ? hit.block : hit.area.largest);
+  else if (event.shiftKey) viewer.toggle(block);
+  else viewer.select(block);
+}
+
+/** Corners of a drag over the Gantt, kept inside its frame. */
+function rubberBox(viewer, down, event) {
+  const host = viewer.refs.gantt.getBoundingClientRect();
+  const frame = viewer.figures.frame("gantt");
+  const x = (e) => Math.min(Math.max(e.clientX - host.left - frame.left, 0), frame.width);
+  const y = (e) => Math.min(Math.max(e.clientY - host.top - frame.top, 0), frame.height);
+  const sorted = (a, b) => (a < b ? [a, b] : [b, a]);
+  const [[left, right], [top, bottom]] = [sorted(x(down), x(event)), sorted(y(down), y(event))];
+  return { left, right, top, bottom };
+}
+
+function drawRubber(viewer, box) {
+  const { band } = viewer.refs;
+  band.hidden = !box;
+  if (!box) return;
+  const frame = viewer.figures.frame("gantt");
+  place(band, { left: frame.left + box.left, top: frame.top + box.top, width: box.right - box.left, height: box.bottom - box.top });
 }
 
 /** Listen to the pointer over curve and Gantt. */
@@ -170,10 +198,13 @@ export function listenToPointer(viewer) {
     const host = refs[name];
     let waiting = null;
     let down = null;
+    const selecting = () => down && name === "gantt" && viewer.dragMode === "select";
     const later = () => {
       const event = waiting;
       waiting = null;
-      if (event && !viewer.closed) hover(viewer, name, event);
+      if (!event || viewer.closed) return;
+      hover(viewer, name, event);
+      drawRubber(viewer, selecting() ? rubberBox(viewer, down, event) : null);
     };
     host.addEventListener("pointermove", (event) => {
       if (!waiting) requestAnimationFrame(later);
@@ -189,8 +220,10 @@ export function listenToPointer(viewer) {
     }, true);
     host.addEventListener("pointerup", (event) => {
       const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < CLICK_PX;
-      if (still && name === "gantt") click(viewer, event);
+      if (still) click(viewer, name, event);
+      else if (selecting()) viewer.selectBlocks(blocksInBox(viewer, rubberBox(viewer, down, event)));
       down = null;
+      drawRubber(viewer, null);
     }, true);
   }
 }

@@ -1,4 +1,4 @@
-// Lanes: blocks of one operator that live at the same time lie in different lanes of its row.
+// Lanes: blocks of one group that live at the same time lie in different lanes of its row.
 
 function pushHeap(heap, value) {
   let i = heap.push(value) - 1;
@@ -30,21 +30,21 @@ function popHeap(heap) {
 }
 
 /**
- * Lowest free lane for every block, per operator.
+ * Lowest free lane for every block, per group.
  * @param events from eventsOf
- * @param name operator of every block
- * @returns {{lane: Uint32Array, lanes: Uint32Array}} lane per block, number of lanes per operator
+ * @param group group of every block
+ * @returns {{lane: Uint32Array, lanes: Uint32Array}} lane per block, number of lanes per group
  */
-export function assignLanes(events, name, nNames) {
-  const lane = new Uint32Array(name.length);
-  const lanes = new Uint32Array(nNames);
-  const free = Array.from({ length: nNames }, () => []);
+export function assignLanes(events, group, nGroups) {
+  const lane = new Uint32Array(group.length);
+  const lanes = new Uint32Array(nGroups);
+  const free = Array.from({ length: nGroups }, () => []);
   for (let e = 0; e < events.code.length; e += 1) {
     const code = events.code[e];
     const i = code >= 0 ? code : ~code;
-    const op = name[i];
-    if (code < 0) pushHeap(free[op], lane[i]);
-    else lane[i] = free[op].length ? popHeap(free[op]) : lanes[op]++;
+    const g = group[i];
+    if (code < 0) pushHeap(free[g], lane[i]);
+    else lane[i] = free[g].length ? popHeap(free[g]) : lanes[g]++;
   }
   return { lane, lanes };
 }

@@ -2,6 +2,7 @@
 
 import { el } from "./dom.js";
 import { clip } from "./format.js";
+import { placeCurve } from "./series.js";
 import { highest, stepArea, stepLine, storedSteps, thinSteps, upperBound, valueAt } from "./steps.js";
 
 /** Most layers that the figure has glyphs for. */
@@ -20,6 +21,11 @@ export function buildLayers(header, columns) {
   let module = 0;
   for (const layer of stack) layer.colour = layer.key === "module" ? `module${(module += 1)}` : layer.key;
   return stack;
+}
+
+/** Layers on an axis. */
+export function placeLayers(layers, time) {
+  return layers.map((layer) => ({ ...layer, own: placeCurve(layer.own, time), top: placeCurve(layer.top, time) }));
 }
 
 /** Stretches where pools and modules reach above the residency: rectangles between the two. */

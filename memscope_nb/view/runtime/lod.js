@@ -9,37 +9,36 @@ const WIDTHS = 512;
 const HEIGHT_PX = 660;
 
 /**
- * Rows of the Gantt.
- * @param wanted operators that pass the text filter, in rank order
- * @returns {{names: number[], rest: number[], rowOf: Int32Array, fits: Uint8Array, rowPx, height, top: Float64Array}}
- *   `rest` = operators of the last row, `rowOf` = row per operator or -1
+ * Rows of the Gantt, one for each of the first `topN` ranked groups and one for the rest.
+ * @returns {{groups: number[], rest: number[], rowOf: Int32Array, fits: Uint8Array, rowPx, height, scale: Float64Array}}
+ *   `rest` = groups of the last row, `rowOf` = row per group or -1
  */
-export function layoutRows(series, wanted, topN, nNames) {
-  const names = wanted.slice(0, topN);
-  const rest = wanted.slice(topN);
-  const nRows = names.length + (rest.length ? 1 : 0);
-  const mostLanes = names.reduce((most, op) => Math.max(most, series.lanes[op]), 1);
+export function layoutRows(series, topN, mask) {
+  const groups = series.ranked.slice(0, topN);
+  const rest = series.ranked.slice(topN);
+  const nRows = groups.length + (rest.length ? 1 : 0);
+  const mostLanes = groups.reduce((most, g) => Math.max(most, series.lanes[g]), 1);
   const rowPx = Math.max(12, Math.min(Math.floor(HEIGHT_PX / Math.max(nRows, 1)), Math.max(48, 6 * mostLanes + 3)));
-  const rowOf = new Int32Array(nNames).fill(-1);
+  const rowOf = new Int32Array(series.nGroups).fill(-1);
   const fits = new Uint8Array(nRows);
   const scale = new Float64Array(nRows);
-  names.forEach((op, row) => {
-    rowOf[op] = row;
-    fits[row] = (rowPx - 3) / Math.max(series.lanes[op], 1) >= LANE_MIN_PX ? 1 : 0;
-    scale[row] = series.topByName[op];
+  groups.forEach((g, row) => {
+    rowOf[g] = row;
+    fits[row] = (rowPx - 3) / Math.max(series.lanes[g], 1) >= LANE_MIN_PX ? 1 : 0;
+    scale[row] = series.topBy[g];
   });
-  for (const op of rest) rowOf[op] = names.length;
-  if (rest.length) scale[names.length] = highestTogether(series, rowOf, names.length);
-  return { names, rest, nRows, rowOf, fits, scale, rowPx, height: Math.max(nRows, 1) * rowPx };
+  for (const g of rest) rowOf[g] = groups.length;
+  if (rest.length) scale[groups.length] = highestTogether(series, rowOf, groups.length, mask);
+  return { groups, rest, nRows, rowOf, fits, scale, rowPx, height: Math.max(nRows, 1) * rowPx };
 }
 
-/** Highest live bytes of all operators of one row. */
-function highestTogether(series, rowOf, row) {
+/** Highest live bytes of all groups of one row. */
+function highestTogether(series, rowOf, row, mask) {
   let live = 0;
   let top = 0;
   for (const code of series.events.code) {
     const i = code >= 0 ? code : ~code;
-    if (rowOf[series.name[i]] !== row) continue;
+    if (rowOf[series.group[i]] !== row || (mask && !mask[i])) continue;
     live += code >= 0 ? series.size[i] : -series.size[i];
     if (live > top) top = live;
   }
@@ -48,11 +47,11 @@ function highestTogether(series, rowOf, row) {
 
 /** Place of a block inside its row, in px from the Gantt's top; the whole row where lanes do not fit. */
 export function laneBox(series, rows, plan, block) {
-  const op = series.name[block];
-  const row = rows.rowOf[op];
+  const group = series.group[block];
+  const row = rows.rowOf[group];
   const inside = rows.rowPx - 3;
   const packed = plan.packed[row];
-  const lanes = rows.fits[row] ? Math.max(series.lanes[op], 1) : packed ? packed.size : 1;
+  const lanes = rows.fits[row] ? Math.max(series.lanes[group], 1) : packed ? packed.size : 1;
   const lane = rows.fits[row] ? series.lane[block] : (packed?.get(series.lane[block]) ?? 0);
   const px = inside / lanes;
   const top = row * rows.rowPx + 1.5 + lane * px;
@@ -67,8 +66,8 @@ function packLanes(series, rows, wide) {
   const most = Math.floor((rows.rowPx - 3) / LANE_MIN_PX);
   const used = Array.from({ length: rows.nRows }, () => new Set());
   for (const i of wide) {
-    const row = rows.rowOf[series.name[i]];
-    if (!rows.fits[row] && row < rows.names.length && used[row].size <= most) used[row].add(series.lane[i]);
+    const row = rows.rowOf[series.group[i]];
+    if (!rows.fits[row] && row < rows.groups.length && used[row].size <= most) used[row].add(series.lane[i]);
   }
   return used.map((lanes) => {
     if (!lanes.size || lanes.size > most) return undefined;
@@ -78,11 +77,11 @@ function packLanes(series, rows, wide) {
 
 /**
  * Choose the blocks to draw one by one: the widest, as many as the budget allows.
- * @param filter {{minSize: number, shown: Uint8Array}} smallest size, 0/1 per class
+ * @param passes {{mask: Uint8Array | null, inView: function | null}} which blocks may be shown
  * @returns bars (longest first), `inArea` flag per block, `packed` lanes, numbers for the status line
  */
-export function chooseBars(series, view, rows, filter, selected = -1) {
-  const { start, end, size, name } = series;
+export function chooseBars(series, view, rows, { mask, inView: passes }, selected = -1) {
+  const { start, end, group } = series;
   const perNs = view.width / (view.x1 - view.x0);
   const to = upperBound(start, view.x1);
   const inArea = new Uint8Array(series.n);
@@ -90,7 +89,7 @@ export function chooseBars(series, view, rows, filter, selected = -1) {
   let inView = 0;
   let empty = 0;
   for (let i = 0; i < to; i += 1) {
-    if (end[i] <= view.x0 || rows.rowOf[name[i]] < 0 || size[i] < filter.minSize || !filter.shown[series.class[i]]) continue;
+    if (end[i] <= view.x0 || rows.rowOf[group[i]] < 0 || (mask && !mask[i]) || (passes && !passes(i))) continue;
     inView += 1;
     if (end[i] === start[i]) empty += 1;
     else if (widthIn(series, view, i) * perNs < 1) inArea[i] = 1;
@@ -100,7 +99,7 @@ export function chooseBars(series, view, rows, filter, selected = -1) {
   const candidates = [];
   const histogram = new Uint32Array(WIDTHS);
   for (const i of wide) {
-    const row = rows.rowOf[name[i]];
+    const row = rows.rowOf[group[i]];
     if (rows.fits[row] || packed[row]) {
       candidates.push(i);
       histogram[widthClass(widthIn(series, view, i) * perNs)] += 1;
@@ -154,10 +153,10 @@ export function areaColumns(series, view, rows, inArea) {
   const max = new Float64Array(rows.nRows * columns);
   const live = new Float64Array(rows.nRows);
   const filled = new Int32Array(rows.nRows);
-  const { name, size, events } = series;
+  const { group, size, events } = series;
   const perNs = 1 / step;
   for (let i = 0, to = upperBound(series.start, view.x0); i < to; i += 1) {
-    if (inArea[i] && series.end[i] > view.x0) live[rows.rowOf[name[i]]] += size[i];
+    if (inArea[i] && series.end[i] > view.x0) live[rows.rowOf[group[i]]] += size[i];
   }
   const fill = (row, column) => {
     const base = row * columns;
@@ -169,7 +168,7 @@ export function areaColumns(series, view, rows, inArea) {
     const code = events.code[e];
     const i = code >= 0 ? code : ~code;
     if (!inArea[i]) continue;
-    const row = rows.rowOf[name[i]];
+    const row = rows.rowOf[group[i]];
     const place = (events.t[e] - view.x0) * perNs;
     const column = Math.min(Math.floor(place), columns - 1);
     if (code >= 0) {
@@ -229,12 +228,12 @@ export function areaRuns(areas, view, rows, peak, levels) {
  * @returns null where the area is empty there
  */
 export function areaAt(series, rows, inArea, row, t, from, to) {
-  const { start, end, size, name, events } = series;
+  const { start, end, size, group, events } = series;
   const at = { row, t, bytes: 0, blocks: 0, most: 0, mostBlocks: 0, mostAt: from, largest: -1 };
   let live = 0;
   let alive = 0;
   for (let i = 0, last = upperBound(start, to); i < last; i += 1) {
-    if (!inArea[i] || rows.rowOf[name[i]] !== row || end[i] <= from) continue;
+    if (!inArea[i] || rows.rowOf[group[i]] !== row || end[i] <= from) continue;
     if (end[i] > start[i] && (at.largest < 0 || size[i] > size[at.largest])) at.largest = i;
     if (start[i] <= t && end[i] > t) {
       at.bytes += size[i];
@@ -250,7 +249,7 @@ export function areaAt(series, rows, inArea, row, t, from, to) {
   for (let e = upperBound(events.t, from), last = upperBound(events.t, to); e < last; e += 1) {
     const code = events.code[e];
     const i = code >= 0 ? code : ~code;
-    if (!inArea[i] || rows.rowOf[name[i]] !== row) continue;
+    if (!inArea[i] || rows.rowOf[group[i]] !== row) continue;
     live += code >= 0 ? size[i] : -size[i];
     alive += code >= 0 ? 1 : -1;
     if (live > at.most) [at.most, at.mostBlocks, at.mostAt] = [live, alive, events.t[e]];

@@ -1,21 +1,22 @@
 // Entry of the runtime: mount(root, payload, figures, {host}) makes a viewer below one element.
 
+import { addActions, clampWindow } from "./actions.js";
 import { around, buildControls, updateInputs, updateLinks } from "./controls.js";
 import { buildLegend, drawCurve, drawOverview } from "./curve.js";
-import { el, safeHref } from "./dom.js";
+import { el } from "./dom.js";
 import { openFigures } from "./figures.js";
-import { clientBox, layoutGantt } from "./gantt.js";
-import { hashWriter, readHash, readHashView, windowHash } from "./hash.js";
+import { newFilters } from "./filters.js";
+import { hashWriter, readHash, readHashView } from "./hash.js";
 import { listenToPointer } from "./hover.js";
 import { buildLayerLegend, drawLayers } from "./layers.js";
 import { buildOverview, placeOverview } from "./overview.js";
 import { drawPanel } from "./panel.js";
 import { decodePayload } from "./payload.js";
 import { buildRibbon, drawRibbon } from "./ribbon.js";
+import { layoutGantt } from "./rows.js";
 import { buildSkeleton } from "./skeleton.js";
-import { valueAt } from "./steps.js";
 import { applyTheme, followTheme, themeName } from "./theme.js";
-import { buildTimeline, findBlock, LEAST_NS, snapshotAt } from "./timeline.js";
+import { buildTimeline, LEAST_NS } from "./timeline.js";
 import { buildViews, drawView } from "./views.js";
 
 const MOSTLY_EMPTY = 0.75;
@@ -29,20 +30,14 @@ function buildOverlays(refs) {
   refs.layersCross = el("div", { class: "ms-cross", hidden: true });
   refs.stackCross = el("div", { class: "ms-cross", hidden: true });
   refs.rowLabels = el("div", { class: "ms-rows" });
-  refs.rowsTitle = el("div", { class: "ms-rows-title", text: "operator, bytes at the peak · blocks" });
-  refs.noRows = el("p", { class: "ms-norows", text: "No operator matches the filter.", hidden: true });
-  refs.curveOver.append(refs.gapLabels, refs.peakLabel, refs.curveCross);
+  refs.rowsTitle = el("div", { class: "ms-rows-title" });
+  refs.noRows = el("p", { class: "ms-norows", hidden: true });
+  refs.band = el("div", { class: "ms-rubber", hidden: true });
+  for (const name of ["curve", "gantt"]) refs[`${name}Focus`] = el("div", { class: "ms-focus", hidden: true });
+  refs.curveOver.append(refs.gapLabels, refs.peakLabel, refs.curveFocus, refs.curveCross);
   refs.layersOver.append(refs.layersCross);
   refs.stackOver.append(refs.stackCross);
-  refs.ganttOver.append(refs.rowsTitle, refs.rowLabels, refs.noRows, refs.ganttCross);
-}
-
-/** Keep a window inside the segment: shifted first, cut only where it is too wide. */
-export function clampWindow(start, end, [w0, w1]) {
-  const width = Math.min(Math.max(end - start, LEAST_NS), w1 - w0);
-  const middle = end - start < LEAST_NS ? (start + end) / 2 - width / 2 : start;
-  const from = Math.min(Math.max(middle, w0), w1 - width);
-  return [from, from + width];
+  refs.ganttOver.append(refs.rowsTitle, refs.rowLabels, refs.noRows, refs.ganttFocus, refs.ganttCross, refs.band);
 }
 
 function newViewer(timeline, figures, refs, options) {
@@ -54,14 +49,22 @@ function newViewer(timeline, figures, refs, options) {
     themes: options.themes,
     host: options.host,
     hrefs: new Map(),
+    get time() {
+      return timeline.time;
+    },
     series: timeline.series(0),
-    view: { x0: timeline.header.window[0], x1: timeline.header.window[1], width: 1 },
+    view: { x0: timeline.limits[0], x1: timeline.limits[1], width: 1 },
     hidden: new Set(),
-    shown: new Uint8Array(timeline.header.classes.length).fill(1),
-    filterText: "",
+    filters: newFilters(timeline.header),
+    mask: null, // flags of the blocks that pass the filters, null = all
+    grouping: { key: "operator" },
+    colouring: "class",
+    colours: null,
+    focus: null, // the instant that rows are ranked by: {true, t, isPeak}
     topN: 30,
     aroundRows: 32, // height of the Gantt's axis and borders, measured once it is laid out
-    minSize: 0,
+    dragMode: "pan",
+    selection: [],
     selected: -1,
     ready: false,
     closed: false,
@@ -77,104 +80,19 @@ function newViewer(timeline, figures, refs, options) {
   };
 }
 
-/** Range, selection and filters: what hosts and tests call. */
-function addActions(viewer) {
-  const { timeline, figures, refs } = viewer;
-  const redrawRows = () => {
-    layoutGantt(viewer);
-    viewer.redraw();
-  };
-  Object.assign(viewer, {
-    range: figures.range,
-    setRange(start, end) {
-      const [from, to] = clampWindow(start, end, timeline.header.window);
-      figures.range.setv({ start: from, end: to });
-    },
-    pan(share) {
-      const { x0, x1 } = viewer.view;
-      viewer.setRange(x0 + share * (x1 - x0), x1 + share * (x1 - x0));
-    },
-    zoom(factor) {
-      const { x0, x1 } = viewer.view;
-      const [middle, half] = [(x0 + x1) / 2, ((x1 - x0) / 2) * factor];
-      viewer.setRange(middle - half, middle + half);
-    },
-    reset: () => viewer.setRange(...timeline.header.window),
-    /** Show an instant in the middle, zoomed in if the whole segment is shown. */
-    goTo(t) {
-      const [w0, w1] = timeline.header.window;
-      const width = Math.min(viewer.view.x1 - viewer.view.x0, (w1 - w0) / 10);
-      viewer.goToWindow(t - width / 2, t + width / 2);
-    },
-    /** Show a stretch of time, in the segment that holds its middle. */
-    goToWindow(start, end) {
-      const [w0, w1] = timeline.header.window;
-      const middle = (start + end) / 2;
-      const elsewhere = middle < w0 || middle > w1;
-      const other = elsewhere && timeline.header.segments.find((item) => middle >= item.start && middle <= item.end);
-      const href = other && safeHref(other.href);
-      if (href) viewer.leave(href + windowHash(viewer, start, end));
-      else viewer.setRange(start, end);
-    },
-    leave(href) {
-      if (viewer.host.navigate) viewer.host.navigate(href);
-      else window.location.href = href;
-    },
-    timeAt: (x) => viewer.view.x0 + (x / viewer.view.width) * (viewer.view.x1 - viewer.view.x0),
-    select(block, show = false) {
-      viewer.selected = block;
-      drawPanel(viewer);
-      if (show) showBlock(viewer, block);
-      viewer.redraw();
-      viewer.host.onSelect?.(block < 0 ? null : viewer.series.id[block]);
-    },
-    selectId(id) {
-      viewer.select(findBlock(viewer.series, id), true);
-    },
-    setFilter(text) {
-      viewer.filterText = text;
-      if (refs.filter.value !== text) refs.filter.value = text;
-      redrawRows();
-    },
-    setTop(n) {
-      viewer.topN = n;
-      refs.top.value = String(n);
-      redrawRows();
-    },
-    setSeries(k) {
-      viewer.series = timeline.series(k);
-      refs.series.value = String(k);
-      viewer.selected = -1;
-      drawPanel(viewer);
-      buildLegend(viewer);
-      redrawRows();
-    },
-    snapshot: (t) => snapshotAt(timeline, viewer.series, t),
-    valueAt: (ledger, t) => valueAt(ledger === "resident" ? timeline.resident : viewer.series.curves[ledger], t),
-    boxOf: (id) => clientBox(viewer, findBlock(viewer.series, id)),
-    state: () => stateOf(viewer),
-  });
-}
-
-/** Bring a block into view: keep the width of the window where the block fits. */
-function showBlock(viewer, block) {
-  const { series, view } = viewer;
-  const [start, end] = [series.start[block], series.end[block]];
-  if (start >= view.x0 && end <= view.x1) return;
-  const width = Math.max(view.x1 - view.x0, (end - start) * 1.2);
-  const middle = (start + end) / 2;
-  viewer.setRange(middle - width / 2, middle + width / 2);
-}
-
 function stateOf(viewer) {
-  const { view, drawn, series, rows, timeline } = viewer;
-  const { names } = timeline.header;
+  const { view, drawn, series, rows } = viewer;
   return {
     x0: view.x0,
     x1: view.x1,
+    range: viewer.trueRange(),
+    time: viewer.time.mode,
+    folds: viewer.time.folds,
+    focus: viewer.focus,
+    sum: viewer.sum,
     width: view.width,
     series: series.index,
-    rows: rows.names.map((op) => names[op]),
+    rows: rows.groups.map((g) => series.groupLabels[g]),
     rest: rows.rest.length,
     rowPx: rows.rowPx,
     bars: drawn.bars.length,
@@ -183,6 +101,7 @@ function stateOf(viewer) {
     areaRuns: drawn.runs,
     thresholdPx: drawn.thresholdPx,
     selected: viewer.selected < 0 ? null : series.id[viewer.selected],
+    selection: viewer.selection.map((i) => series.id[i]),
     status: viewer.refs.status.textContent,
     gaps: series.gaps,
     frames: Object.fromEntries(["overview", "curve", "gantt", "stack"].map((name) => [name, viewer.figures.frame(name)])),
@@ -195,14 +114,13 @@ function stateOf(viewer) {
 /** Draw all that depends on the window, at most once per turn. */
 function addDrawing(viewer) {
   const { figures, timeline, refs } = viewer;
-  const [w0, w1] = timeline.header.window;
   let waiting = false;
   const draw = () => {
     waiting = false;
     if (viewer.closed) return;
     const began = performance.now();
     const { start, end } = figures.range;
-    const [x0, x1] = clampWindow(start, end, [w0, w1]);
+    const [x0, x1] = clampWindow(start, end, timeline.limits);
     if (x0 !== start || x1 !== end) figures.range.setv({ start: x0, end: x1 });
     waiting = false;
     const moved = x0 !== viewer.view.x0 || x1 !== viewer.view.x1;
@@ -217,10 +135,11 @@ function addDrawing(viewer) {
     refs.tip.hidden = true;
     if (moved && viewer.ready) {
       viewer.writeHash();
-      viewer.host.onRange?.(x0, x1);
+      viewer.host.onRange?.(...viewer.trueRange());
     }
     viewer.draws += 1;
     viewer.lastDrawMs = performance.now() - began;
+    viewer.host.onDraw?.(viewer);
   };
   viewer.redraw = () => {
     if (waiting) return;
@@ -231,12 +150,13 @@ function addDrawing(viewer) {
 
 /** The window to start with: the segment; where most of it is not recorded, the recording that holds the peak. */
 function firstWindow(timeline) {
-  const limits = timeline.header.window;
+  const { limits } = timeline;
   const series = timeline.series(0);
   const empty = series.gaps.reduce((sum, [from, to]) => sum + to - from, 0);
-  const t = series.rankInstant;
+  const t = series.peakTrue;
   const source = (timeline.header.sources ?? []).find((item) => t >= item.start && t <= item.end);
-  return source && empty > MOSTLY_EMPTY * (limits[1] - limits[0]) ? clampWindow(...around(source), limits) : limits;
+  if (!source || empty <= MOSTLY_EMPTY * (limits[1] - limits[0])) return limits;
+  return clampWindow(...around(source).map(timeline.time.toShown), limits);
 }
 
 /** The figure of layers is there only for recordings that sampled the process; capacity where it was given. */
@@ -261,7 +181,7 @@ function painted() {
  * @param {Uint8Array} payload see view/codec.py
  * @param {object} parts `{doc, theme, gutter}` from Python: Bokeh document and colours
  * @param {{host?: object}} options host: `Bokeh`, `theme`, `page` (keys of the whole page), `navigate(href)`,
- *   `onSelect(id or null)`, `onRange(x0, x1)`
+ *   `onSelect(ids)`, `onRange(start, end)` in true time, `onDraw(viewer)` after every drawing
  */
 export async function mount(root, payload, parts, { host = {} } = {}) {
   const timeline = buildTimeline(await decodePayload(payload));
@@ -270,12 +190,14 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   buildOverlays(refs);
   const figures = await openFigures(host.Bokeh ?? window.Bokeh, parts.doc, refs);
   const viewer = newViewer(timeline, figures, refs, { host, themes: parts.theme });
-  const { window: limits } = timeline.header;
+  const { limits } = timeline;
   figures.range.setv({ bounds: limits, min_interval: LEAST_NS });
+  figures.followTime(timeline);
   const wanted = host.page ? readHash(window.location.hash) : null;
-  const [x0, x1] = wanted ? clampWindow(...wanted, limits) : firstWindow(timeline);
+  const [x0, x1] = wanted ? clampWindow(...wanted.map(timeline.time.toShown), limits) : firstWindow(timeline);
   figures.range.setv({ start: x0, end: x1 });
   addActions(viewer);
+  viewer.state = () => stateOf(viewer);
   viewer.writeHash = host.page ? hashWriter(viewer) : () => {};
   addDrawing(viewer);
   applyTheme(viewer, themeName(host));
@@ -286,7 +208,7 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   showLayers(viewer);
   drawPanel(viewer);
   drawOverview(viewer);
-  layoutGantt(viewer);
+  viewer.setFocus(null);
   await painted();
   viewer.aroundRows = figures.model("gantt").height - figures.frame("gantt").height;
   layoutGantt(viewer);

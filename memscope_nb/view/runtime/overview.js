@@ -21,13 +21,13 @@ export function buildOverview(viewer) {
 
 function timeAt(viewer, clientX) {
   const box = viewer.refs.strip.getBoundingClientRect();
-  const [start, end] = viewer.timeline.header.span;
+  const [start, end] = viewer.timeline.span;
   return start + ((clientX - box.left) / box.width) * (end - start);
 }
 
 function jump(viewer, t) {
   const { x0, x1 } = viewer.view;
-  viewer.goToWindow(t - (x1 - x0) / 2, t + (x1 - x0) / 2);
+  viewer.goToShown(t - (x1 - x0) / 2, t + (x1 - x0) / 2);
 }
 
 function startDrag(viewer, event) {
@@ -43,9 +43,9 @@ function startDrag(viewer, event) {
   const { x0, x1 } = viewer.view;
   const move = (next) => {
     const by = timeAt(viewer, next.clientX) - from;
-    if (edge === "left") viewer.setRange(Math.min(x0 + by, x1), x1);
-    else if (edge === "right") viewer.setRange(x0, Math.max(x1 + by, x0));
-    else viewer.setRange(x0 + by, x1 + by);
+    if (edge === "left") viewer.setShown(Math.min(x0 + by, x1), x1);
+    else if (edge === "right") viewer.setShown(x0, Math.max(x1 + by, x0));
+    else viewer.setShown(x0 + by, x1 + by);
   };
   const stop = () => {
     strip.removeEventListener("pointermove", move);
@@ -62,13 +62,13 @@ function startDrag(viewer, event) {
 export function placeOverview(viewer) {
   const { refs, view, timeline, figures } = viewer;
   const frame = figures.frame("overview");
-  const [start, end] = timeline.header.span;
+  const [start, end] = timeline.span;
   const px = frame.width / Math.max(end - start, 1);
   place(refs.strip, frame);
   const width = Math.max((view.x1 - view.x0) * px, LEAST_PX);
   const left = Math.min((view.x0 - start) * px, frame.width - width);
   place(refs.window, { left, width, top: 0, height: frame.height });
-  const [w0, w1] = timeline.header.window;
+  const [w0, w1] = timeline.limits;
   const shades = [
     [0, (w0 - start) * px],
     [(w1 - start) * px, (end - w1) * px],

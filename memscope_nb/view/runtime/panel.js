@@ -16,7 +16,7 @@ export function stackOf(viewer, block) {
   const { header } = viewer.timeline;
   const stack = viewer.series.stack[block] - 1;
   if (stack < 0) return { frames: [], site: -1, kind: KINDS[0] };
-  const frames = header.stacks[stack].map((f) => ({ text: header.frames[f], plumbing: header.plumbing[f] === 1 }));
+  const frames = header.stacks[stack].map((f) => ({ frame: f, text: header.frames[f], plumbing: header.plumbing[f] === 1 }));
   return { frames, site: header.sites[stack], kind: KINDS[viewer.series.kind[block]] ?? KINDS[0] };
 }
 
@@ -33,9 +33,10 @@ function classText(viewer, block) {
 function blockFacts(viewer, block) {
   const { series, timeline } = viewer;
   const { header } = timeline;
-  const [start, end] = [series.start[block], series.end[block]];
+  const { start: starts, end: ends, activeEnd } = series.raw;
+  const [start, end] = [starts[block], ends[block]];
   const open = series.class[block] === timeline.openClass;
-  const late = series.activeEnd[block] - end;
+  const late = activeEnd[block] - end;
   const { label, pool, device } = series.info;
   return facts([
     ["size", bytesExact(series.size[block])],
@@ -53,23 +54,30 @@ function blockFacts(viewer, block) {
   ]);
 }
 
-function frameItem(frame, index, isSite) {
-  return el("li", { class: isSite ? "ms-frame ms-frame-site" : "ms-frame", value: index + 1 }, data(frame.text));
+function frameItem(viewer, frame, index, isSite) {
+  const group = el("button", {
+    type: "button",
+    class: "ms-by-frame",
+    "aria-label": "Group rows by what this frame calls",
+    title: "Group rows by what this frame calls",
+    on: { click: () => viewer.setGrouping({ key: "frame", frame: frame.frame }) },
+  });
+  return el("li", { class: isSite ? "ms-frame ms-frame-site" : "ms-frame", value: index + 1 }, data(frame.text), group);
 }
 
 /** All frames, innermost first; runs of plumbing become a closed <details>. */
-function frameList(frames, site) {
+function frameList(viewer, frames, site) {
   const list = el("ol", { class: "ms-frames" });
   for (let i = 0; i < frames.length; ) {
     let to = i;
     while (to < frames.length && frames[to].plumbing && to !== site) to += 1;
     if (to === i) {
-      list.append(frameItem(frames[i], i, i === site));
+      list.append(frameItem(viewer, frames[i], i, i === site));
       i += 1;
       continue;
     }
     const text = `${to - i} framework frame${to - i > 1 ? "s" : ""}`;
-    const inner = el("ol", {}, ...frames.slice(i, to).map((frame, k) => frameItem(frame, i + k, false)));
+    const inner = el("ol", {}, ...frames.slice(i, to).map((frame, k) => frameItem(viewer, frame, i + k, false)));
     list.append(el("li", { class: "ms-fold" }, el("details", {}, el("summary", { text }), inner)));
     i = to;
   }
@@ -81,7 +89,7 @@ function stackPart(viewer, block) {
   const part = el("section", {}, el("h3", { text: "Call stack" }), el("p", { class: "ms-kind", text: kind }));
   if (!frames.length) return part;
   if (site >= 0) part.append(el("p", { class: "ms-site" }, el("b", { text: "site " }), data(frames[site].text)));
-  part.append(frameList(frames, site));
+  part.append(frameList(viewer, frames, site));
   return part;
 }
 
@@ -93,7 +101,7 @@ function overlapPart(viewer, block) {
   for (const i of found.slice(0, MOST_OVERLAPS)) {
     const jump = el("button", { type: "button", class: "ms-link", text: `#${series.id[i]}` });
     jump.addEventListener("click", () => viewer.select(i, true));
-    list.append(el("li", {}, jump, ` ${bytes(series.size[i])} · ${offset(series.start[i])}`));
+    list.append(el("li", {}, jump, ` ${bytes(series.size[i])} · ${offset(series.raw.start[i])}`));
   }
   const part = el("section", {}, el("h3", { text: title }), list);
   if (found.length > MOST_OVERLAPS) {
@@ -102,15 +110,67 @@ function overlapPart(viewer, block) {
   return part;
 }
 
-/** Show the selected block, or what to do. */
+const HINTS = [
+  "Click a bar for its facts and call stack, with Shift to add one; drag with “select” for many. Click an operator's name to see only that operator.",
+  "Click the curve to rank the rows by what is alive there; Esc returns to the peak.",
+  "Grey areas are live bytes of blocks too short, or too many, to draw one by one; a click there picks the largest of them. Zoom in to take them apart.",
+  "Drag pans, the wheel zooms. Keys: arrows, + and −, Home, Esc.",
+];
+
+function jumpList(viewer, blocks) {
+  const { series, timeline } = viewer;
+  const list = el("ul", { class: "ms-overlaps" });
+  for (const i of blocks.slice(0, MOST_OVERLAPS)) {
+    const jump = el("button", { type: "button", class: "ms-link", text: `#${series.id[i]}`, on: { click: () => viewer.select(i, true) } });
+    const name = data(clip(timeline.header.names[series.name[i]], 60));
+    list.append(el("li", {}, jump, ` ${bytes(series.size[i])} · ${offset(series.raw.start[i])} `, name));
+  }
+  return list;
+}
+
+/** Several selected blocks: what they are together, by operator, and the largest of them. */
+function manyParts(viewer) {
+  const { series, selection, timeline } = viewer;
+  const { start, end } = series.raw;
+  const sum = new Map();
+  let [total, from, to] = [0, Infinity, -Infinity];
+  for (const i of selection) {
+    total += series.size[i];
+    from = Math.min(from, start[i]);
+    to = Math.max(to, end[i]);
+    const name = series.name[i];
+    const [size, n] = sum.get(name) ?? [0, 0];
+    sum.set(name, [size + series.size[i], n + 1]);
+  }
+  const ranked = [...sum].sort((a, b) => b[1][0] - a[1][0]);
+  const names = ranked.slice(0, 10).map(([name, [size, n]]) =>
+    el("li", {}, data(clip(timeline.header.names[name], 80) || "(no name)"), ` ${bytes(size)} · ${count(n)}`),
+  );
+  const more = ranked.length > 10 ? [el("li", { text: `${count(ranked.length - 10)} other operators` })] : [];
+  const largest = [...selection].sort((a, b) => series.size[b] - series.size[a] || a - b);
+  return [
+    el("h2", { text: `${count(selection.length)} blocks selected` }),
+    facts([
+      ["sizes", `${bytesExact(total)}, added up whenever they live`],
+      ["first start", offset(from)],
+      ["last end", offset(to)],
+    ]),
+    el("h3", { text: "By operator" }),
+    el("ul", { class: "ms-overlaps" }, ...names, ...more),
+    el("h3", { text: `Largest${largest.length > MOST_OVERLAPS ? ` ${MOST_OVERLAPS}` : ""}` }),
+    jumpList(viewer, largest),
+  ];
+}
+
+/** Show the selected block, several, or what to do. */
 export function drawPanel(viewer) {
   const { refs, series, selected, timeline } = viewer;
+  if (viewer.selection.length > 1) {
+    refs.panel.replaceChildren(...manyParts(viewer));
+    return;
+  }
   if (selected < 0) {
-    refs.panel.replaceChildren(
-      el("p", { class: "ms-hint", text: "Click a bar for its facts and call stack. Click an operator's name to see only that operator." }),
-      el("p", { class: "ms-hint", text: "Grey areas are live bytes of blocks too short, or too many, to draw one by one; a click there picks the largest of them. Zoom in to take them apart." }),
-      el("p", { class: "ms-hint", text: "Drag pans, the wheel zooms. Keys: arrows, + and −, Home, Esc." }),
-    );
+    refs.panel.replaceChildren(...HINTS.map((text) => el("p", { class: "ms-hint", text })));
     return;
   }
   const alive = aliveAtStart(series, selected);

@@ -66,7 +66,7 @@ function cell(viewer, kind, item, box) {
     on: { click: () => (item.end > item.start ? viewer.setRange(item.start, item.end) : viewer.goTo(item.start)) },
   });
   if (box.width > 22) node.append(data(shortName(kind, item.name, box.width)));
-  if (box.width > 60 && kind === "role" && text) node.append(el("span", { class: "ms-cell-facts", text }));
+  if (box.width > (kind === "role" ? 60 : 210) && text) node.append(el("span", { class: "ms-cell-facts", text }));
   place(node, box);
   return node;
 }
@@ -74,13 +74,15 @@ function cell(viewer, kind, item, box) {
 function bandCells(viewer, { kind, items, lanes }, top, frame) {
   const { x0, x1 } = viewer.view;
   const px = frame.width / (x1 - x0);
+  const { shown } = viewer;
   const cells = [];
   const lastRight = new Array(MAX_LANES).fill(-1);
-  for (let i = 0; i < items.length && items[i].start < x1 && cells.length < MAX_CELLS; i += 1) {
+  for (let i = 0; i < items.length && shown(items[i].start) < x1 && cells.length < MAX_CELLS; i += 1) {
     const item = items[i];
-    if (item.end < x0 || (item.end === x0 && item.start < x0)) continue;
-    const left = (Math.max(item.start, x0) - x0) * px;
-    const right = Math.max((Math.min(item.end, x1) - x0) * px, left + (kind === "mark" ? 3 : 2));
+    const [start, end] = [shown(item.start), shown(item.end)];
+    if (end < x0 || (end === x0 && start < x0)) continue;
+    const left = (Math.max(start, x0) - x0) * px;
+    const right = Math.max((Math.min(end, x1) - x0) * px, left + (kind === "mark" ? 3 : 2));
     if (right - left < 3 && right <= lastRight[lanes[i]] + 1) continue;
     lastRight[lanes[i]] = right;
     const box = { left: frame.left + left, width: right - left - 1, top: top + lanes[i] * LANE_PX[kind], height: LANE_PX[kind] - 2 };

@@ -11,6 +11,15 @@ function options(values) {
   return values.map(([value, text]) => el("option", { value, text }));
 }
 
+const LIVES = [
+  ["any", "all in view"],
+  ["allocated", "allocated in view"],
+  ["released", "released in view"],
+  ["either", "allocated or released in view"],
+  ["open", "not released"],
+];
+const TIME_HINT = "ms from the start, or a UTC time such as 14:03:21.5; Enter applies";
+
 function controlBar(refs) {
   const input = (name, attributes) => (refs[name] = el("input", { autocomplete: "off", ...attributes }));
   const time = { type: "text", inputmode: "decimal", size: 13, spellcheck: "false" };
@@ -18,28 +27,49 @@ function controlBar(refs) {
   refs.top.value = "30";
   refs.series = el("select", {});
   refs.seriesField = labelled("Series", refs.series, "Series are shown one at a time and never added to each other");
+  refs.grouping = el("select", {});
+  refs.rule = el("input", { type: "text", size: 22, autocomplete: "off", spellcheck: "false" });
+  refs.ruleField = labelled("Rule", refs.rule, "A pattern for the frames from the site outwards; its group names the row. Enter applies");
+  refs.ruleField.hidden = true;
+  refs.colouring = el("select", {});
+  refs.where = el("select", {}, ...options([["name", "operators"], ["stack", "stacks"], ["both", "both"]]));
+  refs.life = el("select", {}, ...options(LIVES));
+  refs.time = el("select", {});
+  refs.timeField = labelled("Time", refs.time, "How time lies on the axis; ticks and inputs are true times");
+  refs.unfocus = el("button", { type: "button", text: "Rank at the peak", hidden: true, title: "Rank rows at the peak again (Esc)" });
   refs.source = el("select", {});
   refs.sourceField = labelled("Recording", refs.source, "Zoom to one recorded window");
   refs.minText = el("output", { class: "ms-min", text: "all" });
-  refs.drag = el("button", { type: "button", "aria-pressed": "false", text: "Zoom by dragging" });
+  refs.drag = el("select", {}, ...options([["pan", "pan"], ["zoom", "zoom"], ["select", "select"]]));
   refs.reset = el("button", { type: "button", text: "Reset", title: "Show the whole segment (Home)" });
   refs.classes = el("fieldset", { class: "ms-classes" }, el("legend", { text: "Lifetime" }));
+  refs.owners = el("fieldset", { class: "ms-classes", hidden: true }, el("legend", { text: "Owner" }));
+  refs.colourKey = el("div", { class: "ms-classes", role: "group", "aria-label": "Colours", hidden: true });
   refs.error = el("span", { class: "ms-error", role: "status" });
   return el(
     "div",
     { class: "ms-controls" },
-    labelled("Left", input("left", { ...time }), "ms, Enter applies"),
-    labelled("Right", input("right", { ...time }), "ms, Enter applies"),
+    labelled("Left", input("left", { ...time }), TIME_HINT),
+    labelled("Right", input("right", { ...time }), TIME_HINT),
     el("span", { class: "ms-unit", text: "ms" }),
     refs.reset,
-    refs.drag,
+    labelled("Drag", refs.drag, "What dragging over the plots does"),
+    refs.timeField,
+    refs.seriesField,
     refs.sourceField,
-    labelled("Operator", input("filter", { type: "search", size: 16, placeholder: "part of a name" })),
-    labelled("Top", refs.top, "Rows: operators by bytes alive at the peak"),
+    labelled("Find", input("filter", { type: "search", size: 18, placeholder: "text or /pattern/" })),
+    labelled("in", refs.where, "Where to look for the text"),
     labelled("Min size", input("min", { type: "range", min: 0, max: 40, value: 0, step: 1 })),
     refs.minText,
-    refs.seriesField,
+    labelled("Blocks", refs.life, "Which blocks of the view to show"),
+    labelled("Rows by", refs.grouping),
+    refs.ruleField,
+    labelled("Top", refs.top, "Rows, by bytes alive at the peak or where you clicked the curve"),
+    labelled("Colour by", refs.colouring),
+    refs.unfocus,
     refs.classes,
+    refs.owners,
+    refs.colourKey,
     refs.error,
   );
 }
@@ -73,6 +103,7 @@ function buildPlots(refs) {
   refs.layerLegend = el("div", { class: "ms-legend ms-layer-legend", role: "group", "aria-label": "Layers" });
   refs.goPrev = el("button", { type: "button", class: "ms-go ms-go-prev", hidden: true });
   refs.goNext = el("button", { type: "button", class: "ms-go ms-go-next", hidden: true });
+  refs.sum = el("p", { class: "ms-status ms-sum" });
   refs.status = el("p", { class: "ms-status", role: "status" });
   return el(
     "div",
@@ -86,6 +117,7 @@ function buildPlots(refs) {
     buildViewFrame(refs, figure("gantt", "Blocks per operator over time"), figure("stack", "Stacked bytes over time")),
     refs.goPrev,
     refs.goNext,
+    refs.sum,
     refs.status,
   );
 }

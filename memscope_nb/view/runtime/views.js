@@ -17,8 +17,9 @@
 
 import { chooseLargest, sweepBlocks } from "./bands.js";
 import { blockMapView } from "./blockmap.js";
-import { drawGantt, placeLabels } from "./gantt.js";
+import { drawGantt } from "./gantt.js";
 import { hideTip } from "./hover.js";
+import { placeLabels } from "./rows.js";
 import { listenToStack } from "./stackplot.js";
 import { viewTab } from "./viewtabs.js";
 

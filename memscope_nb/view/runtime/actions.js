@@ -19,6 +19,13 @@ export function clampWindow(start, end, [w0, w1]) {
   return [from, from + width];
 }
 
+/** The instant at a place of the axis, null = the peak, as what rows are ranked by. */
+export function focusAt(viewer, u) {
+  const peak = viewer.series.peakTrue;
+  const isPeak = u === null || viewer.trueAt(u) === peak;
+  return isPeak ? { true: peak, t: viewer.shown(peak), isPeak } : { true: viewer.trueAt(u), t: u, isPeak };
+}
+
 /** Times: `toTrue` and texts of places on the axis. */
 function addTimes(viewer) {
   const { timeline } = viewer;
@@ -180,10 +187,8 @@ function addRows(viewer) {
     },
     /** Rank the rows by what is alive at a place of the axis; null = at the peak. */
     setFocus(u) {
-      const peak = viewer.series.peakTrue;
-      const isPeak = u === null || viewer.trueAt(u) === peak;
-      viewer.focus = isPeak ? { true: peak, t: viewer.shown(peak), isPeak } : { true: viewer.trueAt(u), t: u, isPeak };
-      refs.unfocus.hidden = isPeak;
+      viewer.focus = focusAt(viewer, u);
+      refs.unfocus.hidden = viewer.focus.isPeak;
       redrawRows();
     },
     setSeries(k) {

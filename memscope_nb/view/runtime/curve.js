@@ -76,14 +76,19 @@ function foldLabels(viewer, frame, px) {
   const inView = viewer.time.folds.filter((fold) => fold.x1 > x0 && fold.x0 < x1);
   if (inView.length > MOST_FOLD_LABELS) return [];
   return inView.map((fold) => {
-    const text = duration(fold.end - fold.start);
-    const what = viewer.time.mode === "folded" ? "Nothing happens" : "Between steps:";
-    const title = `${what} from ${offset(fold.start)} to ${offset(fold.end)}: ${text}, squeezed`;
-    const label = el("span", { class: "ms-fold-mark", title }, el("span", { text }));
+    const label = el("span", { class: "ms-fold-mark" }, el("span", { text: duration(fold.end - fold.start) }));
     const left = Math.max(fold.x0, x0);
     place(label, { left: frame.left + (left - x0) * px, width: (Math.min(fold.x1, x1) - left) * px, top: frame.top, height: frame.height });
     return label;
   });
+}
+
+/** Words for a place inside a fold, null outside. */
+export function foldText(viewer, u) {
+  const fold = viewer.time.folds.find((item) => u > item.x0 && u < item.x1);
+  if (!fold) return null;
+  const what = viewer.time.mode === "folded" ? "nothing changes" : "between steps";
+  return `folded: ${what} from ${offset(fold.start)} to ${offset(fold.end)} (${duration(fold.end - fold.start)})`;
 }
 
 /** The instant that the rows are ranked by, where it is not the peak. */

@@ -1,5 +1,6 @@
 // Pointer over the figures: tooltips with exact numbers, the cross line, and what a click selects.
 
+import { foldText } from "./curve.js";
 import { data, el, place } from "./dom.js";
 import { bytes, bytesExact, clip, count, duration, offset } from "./format.js";
 import { blocksInBox, hitGantt } from "./gantt.js";
@@ -60,7 +61,7 @@ function areaTip(viewer, area) {
 
 function curveTip(viewer, t) {
   const now = snapshotAt(viewer.timeline, viewer.series, t);
-  const title = el("h3", { text: viewer.about(t) });
+  const title = el("h3", { text: foldText(viewer, t) ?? viewer.about(t) });
   if (Number.isNaN(now.ledgers.allocated)) {
     const resident = now.ledgers.resident >= 0 ? el("table", {}, tipRow("resident", bytes(now.ledgers.resident))) : null;
     return [title, el("p", { text: "no recording here" }), resident];

@@ -1,6 +1,6 @@
 // Entry of the runtime: mount(root, payload, figures, {host}) makes a viewer below one element.
 
-import { addActions, clampWindow } from "./actions.js";
+import { addActions, clampWindow, focusAt } from "./actions.js";
 import { around, buildControls, updateInputs, updateLinks } from "./controls.js";
 import { buildLegend, drawCurve, drawOverview } from "./curve.js";
 import { el } from "./dom.js";
@@ -208,7 +208,8 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   showLayers(viewer);
   drawPanel(viewer);
   drawOverview(viewer);
-  viewer.setFocus(null);
+  viewer.focus = focusAt(viewer, null);
+  layoutGantt(viewer);
   await painted();
   viewer.aroundRows = figures.model("gantt").height - figures.frame("gantt").height;
   layoutGantt(viewer);

@@ -30,10 +30,18 @@ PLUMBING: tuple[str, ...] = (
     r"(^|/)(functools|contextlib|threading|runpy|queue|abc|inspect|typing)\.py\(",
     r"(^|/)(multiprocessing|concurrent|asyncio|importlib)/",
     r"^<(string|frozen [^>]*|built-in[^>]*)>",
+    # Compiled code: snapshots with stacks="all" have it inside every Python frame. Often without a file.
+    r"\.(c|cc|cpp|cxx|cu|cuh|h|hpp|so[.\d]*)\(\d+\): ",
+    r"^(?!.*\.py\().*::",
+    r"^(THP\w+|_Z\w+|clone3?|start_thread)$",
     # The call protocol of modules, wherever it is reimplemented.
     r"\): (_call_impl|_wrapped_call_impl|__call__|_fn|wrapper|wrapped|inner|decorate_context)$",
 )
 """Patterns searched in the frame text ``path(line): function`` (with ``/`` for path separators)."""
+
+MODULE_LABEL = re.compile(r"^nn\.Module: ")
+"""Kineto's frame for the call of a module, ``nn.Module: Linear_4`` (spec/pytorch 2.5): says where in the model, but is
+no line of code, and so never a site."""
 
 _PLUMBING = re.compile("|".join(f"(?:{pattern})" for pattern in PLUMBING))
 _SEPARATOR = re.compile(r";\r?\n")
@@ -47,15 +55,16 @@ def split_stack(text: str) -> Frames:
 @lru_cache(maxsize=1 << 16)  # a few thousand frames make up all stacks of a run
 def is_plumbing(frame: str) -> bool:
     """Whether a frame is framework internals that the reader wants folded."""
-    return _PLUMBING.search(frame.replace("\\", "/")) is not None
+    return _PLUMBING.search(frame.replace("\\", "/")) is not None or MODULE_LABEL.match(frame) is not None
 
 
 def site_index(frames: Sequence[str]) -> int:
-    """Position of the site in a stack; the innermost frame if all is plumbing; -1 for an empty stack."""
+    """Position of the site in a stack; the innermost line of code if all is plumbing; -1 for an empty stack."""
     for position, frame in enumerate(frames):
         if not is_plumbing(frame):
             return position
-    return 0 if frames else -1
+    code = (position for position, frame in enumerate(frames) if not MODULE_LABEL.match(frame))
+    return next(code, 0 if frames else -1)
 
 
 class StackPool:

@@ -340,6 +340,16 @@ def test_known_leak(real: ms.MemoryProfile):
         frames = real.frames(number)
         assert "nn.Module: Linear_4" in frames
         assert frames[frames.index("nn.Module: Linear_4") + 1] == "record_trace.py(48): forward"
+        assert real.stacks["site"][number] == "record_trace.py(48): forward"
+
+
+@needs_sample
+def test_sites_are_lines_of_the_script(real: ms.MemoryProfile):
+    sites = real.stacks["site"][real.blocks["stack_id"]]
+    assert all(site.startswith("record_trace.py(") for site in sites)
+    inside = real.stacks["frames"].map(lambda frames: "nn.Module: Linear_4" in frames)[real.blocks["stack_id"]]
+    assert set(sites[inside]) == {"record_trace.py(48): forward"}
+    assert inside.sum() == 8
 
 
 @needs_sample

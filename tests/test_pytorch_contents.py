@@ -110,6 +110,7 @@ def test_frames_of_the_recorder_are_left_out(tmp_path: Path):
     ]  # fmt: skip
     profile = load(tmp_path, snapshot([[entry("alloc", 4096, 1, 0, frames=stack)]], [segment(4096, [block(4096, 1)])]))
     assert profile.frames(0) == ("at::native::empty_cuda", "/app/train.py(4): PyEval_me", "/app/train.py(5): main")
+    assert profile.stacks["site"].tolist() == ["/app/train.py(4): PyEval_me"]
 
 
 def test_torch_npu_without_times_and_with_workspaces(tmp_path: Path):

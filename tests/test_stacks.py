@@ -17,6 +17,13 @@ PACKAGES = "/opt/conda/lib/python3.11/site-packages"
         "/usr/lib/python3.11/multiprocessing/process.py(315): _bootstrap",
         "<string>(1): <module>",
         r"C:\env\Lib\site-packages\torch\_ops.py(692): __call__",
+        "nn.Module: Linear_4",
+        "<built-in method mul_ of Tensor object>",
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(signed char, unsigned long)",
+        "at::(anonymous namespace)::wrapper_CUDA__empty_memory_format",
+        "/pytorch/aten/src/ATen/native/TensorFactories.cpp(12): empty",
+        "/usr/lib/libc10_cuda.so.1(0): malloc",
+        "THPVariable_empty",
     ],
 )
 def test_framework_frames_are_plumbing(frame):
@@ -30,6 +37,9 @@ def test_framework_frames_are_plumbing(frame):
         f"{PACKAGES}/megatron/core/tensor_parallel/layers.py(900): forward",
         "/home/me/torchlight/train.py(3): main",
         "train.py(42): train_step",
+        "my::odd folder/train.py(42): train_step",
+        "nn.Modules.py(3): forward",
+        "forward",
     ],
 )
 def test_installed_models_and_user_code_are_sites(frame):
@@ -42,6 +52,13 @@ def test_site_is_the_first_frame_that_is_not_plumbing():
     assert site_index(frames) == 1
     assert site_index(("torch/a.py(1): f", "torch/b.py(2): g")) == 0
     assert site_index(()) == -1
+
+
+def test_the_call_of_a_module_is_a_label_and_no_site():
+    inside = ("<built-in function linear>", "torch/nn/modules/linear.py(130): forward", "nn.Module: Linear_4")
+    assert site_index((*inside, "model.py(48): forward", "nn.Module: Model_0", "train.py(58): step")) == 3
+    assert site_index(("nn.Module: Linear_4", "torch/a.py(1): f")) == 1
+    assert site_index(("nn.Module: Linear_4",)) == 0
 
 
 def test_a_trailing_separator_gives_no_empty_frame():

@@ -17,9 +17,10 @@ from ..errors import InputError
 from ..units import us_to_ns
 from .pytorch_rows import Texts
 from .report import OnBytes, ReadReport
+from .streams import open_stream
 from .trace_columns import clean, exact_ns
 from .trace_pieces import PieceReader
-from .trace_view import _CountedFile, _ijson_events, _Prefixed, _Unzipped
+from .trace_view import Prefixed, ijson_events
 
 HEAD_BYTES = 1 << 22
 _WRAPPER = re.compile(rb'"traceEvents"[ \t\r\n]*:')
@@ -111,11 +112,19 @@ class KinetoSink:
             return
         self._add(kind, one, start, end)
 
-    def add_events(self, events: Sequence[KinetoEvent]) -> None:
-        """Add the events of a piece; the same as :meth:`add` for each of them."""
+    @staticmethod
+    def decode(piece: memoryview) -> list[KinetoEvent]:
+        """Decode an array of events."""
+        return _DECODER.decode(piece)
+
+    def add_decoded(self, events: Sequence[KinetoEvent]) -> int:
+        """Add the events of a piece, the same as :meth:`add` for each of them; return their number."""
         chosen = [(kind, event) for event in events if (kind := _table(event)) is not None]
-        if not chosen:
-            return
+        if chosen:
+            self._add_chosen(chosen)
+        return len(events)
+
+    def _add_chosen(self, chosen: Sequence[tuple[str, KinetoEvent]]) -> None:
         start = exact_ns([event.ts for _, event in chosen])
         length = exact_ns([event.dur for _, event in chosen])
         if start is None or length is None:
@@ -209,26 +218,6 @@ def _as_dict(event: KinetoEvent) -> dict[str, Any]:
     return fields | {"args": {name: getattr(args, field) for name, field in _ARG_NAMES.items()}}
 
 
-class _Pieces(PieceReader):
-    """Cuts the array as :class:`PieceReader` does, and decodes other arguments."""
-
-    def _decode(self, cut: int) -> bool:
-        data, start = self._buffer, self._start
-        separator = data[start]
-        data[start], data[cut] = b"[]"
-        try:
-            events = _DECODER.decode(memoryview(data)[start : cut + 1])
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        finally:
-            data[start], data[cut] = separator, b","[0]
-        sink: Any = self._sink
-        sink.add_events(events)
-        self.n_events += len(events)
-        self._start = cut
-        return True
-
-
 def read_events(path: Path, *, report: ReadReport, on_bytes: OnBytes) -> tuple[KinetoSink, dict[str, Any]]:
     """Read a trace, plain or gzipped; return its events and the other keys of its envelope.
 
@@ -239,27 +228,20 @@ def read_events(path: Path, *, report: ReadReport, on_bytes: OnBytes) -> tuple[K
     """
     sink = KinetoSink(report, path.name)
     try:
-        with path.open("rb", buffering=0) as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            counted = _CountedFile(raw, on_bytes)
-            stream = _Unzipped(counted) if is_gzip else counted
-            typed: Any = sink
-            pieces = _Pieces(stream, typed, report, path.name)
+        with open_stream(path, on_bytes=on_bytes) as stream:
+            pieces = PieceReader(stream, sink, report, path.name)
             pieces.run()
-            for event in _ijson_events(_Prefixed(stream, pieces.rest()), pieces.n_events, report, path.name):
+            for event in ijson_events(Prefixed(stream, pieces.rest()), pieces.n_events, report, path.name):
                 sink.add(event)
             report.facts["n_events"] = pieces.n_events
-        return sink, _envelope(path, is_gzip=is_gzip)
+        return sink, _envelope(path)
     except (OSError, EOFError) as error:
         raise InputError(f"{path.name}: cannot be read ({error})") from error
 
 
-def _envelope(path: Path, *, is_gzip: bool) -> dict[str, Any]:
+def _envelope(path: Path) -> dict[str, Any]:
     """Return what stands before ``traceEvents``: writers put the settings there; empty for a bare list."""
-    with path.open("rb", buffering=0) as raw:
-        counted = _CountedFile(raw, lambda n_bytes: None)
-        stream = _Unzipped(counted) if is_gzip else counted
+    with open_stream(path) as stream:
         head = b""
         while len(head) < HEAD_BYTES and not _WRAPPER.search(head, max(0, len(head) - (1 << 17))):
             data = stream.read(1 << 16)

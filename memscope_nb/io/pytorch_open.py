@@ -9,14 +9,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import InputError
 from ..units import format_bytes
 from .pytorch_pickle import PlainUnpickler
 from .pytorch_rows import Rows
 from .report import OnBytes, ignore_bytes
-from .trace_view import _CountedFile, _Unzipped
+from .streams import Readable, open_stream
 
 LIMIT_VARIABLE = "MEMSCOPE_MAX_SNAPSHOT_BYTES"
 DEFAULT_LIMIT = 16 << 30
@@ -24,14 +24,10 @@ JSON_LIMIT = 1 << 30
 """A JSON text is decoded whole."""
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 class LimitedStream:
     """Counts what passes and stops at a limit: a small archive can hold a file without end."""
 
-    def __init__(self, file: _Readable, limit: int, name: str) -> None:
+    def __init__(self, file: Readable, limit: int, name: str) -> None:
         self._file, self._left, self._limit, self._name = file, limit, limit, name
         self._head = b""
 
@@ -72,11 +68,8 @@ def read_document(path: Path, *, on_bytes: OnBytes = ignore_bytes) -> tuple[Any,
     """
     rows = Rows()
     try:
-        with path.open("rb", buffering=0) as raw:
-            counted = _CountedFile(raw, on_bytes)
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            stream = LimitedStream(_Unzipped(counted) if is_gzip else counted, size_limit(), path.name)
+        with open_stream(path, on_bytes=on_bytes) as file:
+            stream = LimitedStream(file, size_limit(), path.name)
             head = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")
             with _no_collection():
                 if head[:1] in (b"{", b"["):

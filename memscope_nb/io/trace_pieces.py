@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 
 from .report import ReadReport
-from .trace_sink import Event, Probe, TraceSink
 
 BLOCK_BYTES = 1 << 20
 MAX_EVENT_BYTES = 1 << 28
@@ -41,8 +40,28 @@ _ODD = re.compile(
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"  # the first half of a surrogate pair alone, or the second
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-_DECODER = msgspec.json.Decoder(list[Event])
-_PROBE = msgspec.json.Decoder(list[Probe])
+
+
+class PieceSink(Protocol):
+    """Decodes pieces as it needs them, and takes the events that no decoder of types can read."""
+
+    def decode(self, piece: memoryview, /) -> Any:
+        """Decode a whole array of events.
+
+        Raises
+        ------
+        msgspec.DecodeError, RecursionError
+            If it is none.
+        """
+        ...
+
+    def add_decoded(self, events: Any, /) -> int:
+        """Add what :meth:`decode` returned; return how many elements the array had."""
+        ...
+
+    def add(self, event: dict[str, Any], /) -> None:
+        """Add one event."""
+        ...
 
 
 class Readable(Protocol):
@@ -60,8 +79,8 @@ class PieceReader:
     ----------
     stream : Readable
         At its beginning.
-    sink : TraceSink
-        Receives the events in file order.
+    sink : PieceSink
+        Decodes and receives the events in file order.
     report : ReadReport
         Receives what was read although it is not strict JSON.
     file_name : str
@@ -76,7 +95,7 @@ class PieceReader:
     """
 
     def __init__(
-        self, stream: Readable, sink: TraceSink, report: ReadReport, file_name: str, block_bytes: int = BLOCK_BYTES
+        self, stream: Readable, sink: PieceSink, report: ReadReport, file_name: str, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self._stream, self._sink, self._report, self._file_name = stream, sink, report, file_name
         self._block = block_bytes
@@ -84,8 +103,6 @@ class PieceReader:
         self._start = self._end = 0
         self._at_end = self._stopped = False
         self._head = b""
-        self._is_quiet = False
-        """The last piece had nothing of interest: the device's part of the file, where a glance is enough."""
         self.n_events = 0
 
     def run(self) -> None:
@@ -197,15 +214,13 @@ class PieceReader:
         data[start], data[cut] = b"[]"
         try:
             piece = memoryview(data)[start : cut + 1]
-            glance = _PROBE.decode(piece) if self._is_quiet else []
-            events = [] if glance and self._sink.can_skip(glance) else _DECODER.decode(piece)
+            events = self._sink.decode(piece)
             is_utf8 = _is_utf8(piece)  # the decoder does not look into the strings that it skips
         except (msgspec.DecodeError, RecursionError):
             return False
         finally:
             data[start], data[cut] = separator, _COMMA
-        self._is_quiet = not (events and self._sink.add_piece(events))
-        self.n_events += len(events or glance)
+        self.n_events += self._sink.add_decoded(events)
         self._start = cut
         if not is_utf8:
             self._note_odd()

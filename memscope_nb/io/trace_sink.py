@@ -58,6 +58,8 @@ class Probe(msgspec.Struct, gc=False):
 AnyEvent = TypeVar("AnyEvent", Event, Probe)
 
 _NO_ARGS = Args()
+_DECODER = msgspec.json.Decoder(list[Event])
+_PROBE = msgspec.json.Decoder(list[Probe])
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class TraceSink:
         self._columns = {key: array("q") for key in ("tid", "start_ns", "end_ns", "sequence", "fwd_tid")}
         self._ranges: list[tuple[str, int, int, int, int]] = []
         self._pids: dict[int, int] = {}
+        self._is_quiet = False
+        """The last piece had nothing of interest: the device's part of the file, where a glance is enough."""
 
     # -- one event ------------------------------------------------------------------------------------------------
 
@@ -140,6 +144,18 @@ class TraceSink:
             self._columns[key].append(value)
 
     # -- one piece ------------------------------------------------------------------------------------------------
+
+    def decode(self, piece: memoryview) -> tuple[list[Event], int]:
+        """Decode an array of events; return those worth adding (all or none), and their number."""
+        glance = _PROBE.decode(piece) if self._is_quiet else []
+        events = [] if glance and self.can_skip(glance) else _DECODER.decode(piece)
+        return events, len(events or glance)
+
+    def add_decoded(self, decoded: tuple[list[Event], int]) -> int:
+        """Add the events of a piece; return how many it had."""
+        events, n_events = decoded
+        self._is_quiet = not (events and self.add_piece(events))
+        return n_events
 
     def add_piece(self, events: Sequence[Event]) -> bool:
         """Add the events of a piece: exactly what :meth:`add` gives for each of them in turn.

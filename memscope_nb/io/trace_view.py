@@ -7,17 +7,17 @@ gzip) give the events before the break and a remark. Two readers give the same r
 
 from __future__ import annotations
 
-import io
 import re
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import ijson
 
 from ..errors import InputError
 from .report import OnBytes, ReadReport, ignore_bytes
+from .streams import CHUNK_BYTES, Readable, open_stream
 from .trace_pieces import PieceReader
 from .trace_sink import EPOCH_MIN_NS, STEP_NAME, Trace, TraceSink
 
@@ -25,7 +25,6 @@ __all__ = ["EPOCH_MIN_NS", "STEP_NAME", "Trace", "TraceReader", "read_trace"]
 
 TraceReader = Literal["auto", "ijson"]
 
-_CHUNK = 1 << 16
 _BROKEN = (ijson.JSONError, EOFError, OSError, zlib.error, ValueError, ArithmeticError)
 
 
@@ -56,22 +55,18 @@ def read_trace(
     if reader not in ("auto", "ijson"):
         raise InputError(f"reader={reader!r}: expected 'auto' or 'ijson'")
     sink = TraceSink(report, path.name, names)
-    with path.open("rb", buffering=0) as raw:
-        is_gzip = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        counted = _CountedFile(raw, on_bytes)
-        stream = _Unzipped(counted) if is_gzip else counted
+    with open_stream(path, on_bytes=on_bytes) as stream:
         n_events, head = 0, b""
         if reader == "auto":
             pieces = PieceReader(stream, sink, report, path.name)
             pieces.run()
             n_events, head = pieces.n_events, pieces.rest()
-        for event in _ijson_events(_Prefixed(stream, head), n_events, report, path.name):
+        for event in ijson_events(Prefixed(stream, head), n_events, report, path.name):
             sink.add(event)
     return sink.result()
 
 
-def _ijson_events(stream: _Prefixed, n_before: int, report: ReadReport, file_name: str) -> Iterator[dict[str, Any]]:
+def ijson_events(stream: Prefixed, n_before: int, report: ReadReport, file_name: str) -> Iterator[dict[str, Any]]:
     """Yield the events of a text in order, up to the first that is not whole, and say how the text ends.
 
     ``n_before`` events were read by other means; if there are any, the first one here is an empty stand-in for them.
@@ -82,7 +77,7 @@ def _ijson_events(stream: _Prefixed, n_before: int, report: ReadReport, file_nam
         return
     n_events = n_before - 1 if n_before else 0
     try:
-        for event in ijson.items(stream, prefix, buf_size=_CHUNK):
+        for event in ijson.items(stream, prefix, buf_size=CHUNK_BYTES):
             n_events += 1
             if n_events == n_before:
                 continue
@@ -100,74 +95,23 @@ def _ijson_events(stream: _Prefixed, n_before: int, report: ReadReport, file_nam
             report.lose(f"{file_name}: broken after {n_events} events ({reason}); later operators have no stacks")
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _CountedFile:
-    """Counts the raw bytes that pass, for the progress bar."""
-
-    def __init__(self, file: io.FileIO, on_bytes: OnBytes) -> None:
-        self._file, self._on_bytes = file, on_bytes
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size) or b""
-        self._on_bytes(len(data))
-        return data
-
-    def readinto(self, buffer: memoryview) -> int:
-        n_read = self._file.readinto(buffer) or 0
-        self._on_bytes(n_read)
-        return n_read
-
-
-class _Unzipped:
-    """Decompresses as far as the data goes; :class:`gzip.GzipFile` would drop what precedes a cut."""
-
-    def __init__(self, file: _Readable) -> None:
-        self._file = file
-        self._zip = zlib.decompressobj(wbits=31)
-        self._error: zlib.error | None = None
-
-    def read(self, size: int) -> bytes:
-        if self._error is not None:  # damaged data stay damaged, whoever asks next
-            raise self._error
-        data = b""
-        while not data:
-            raw = self._zip.unconsumed_tail or self._zip.unused_data or self._file.read(_CHUNK)
-            if not raw:
-                break
-            if self._zip.eof:  # another member follows
-                self._zip = zlib.decompressobj(wbits=31)
-            try:
-                data = self._zip.decompress(raw, size)
-            except zlib.error as error:
-                self._error = error
-                raise
-        return data
-
-    def readinto(self, buffer: memoryview) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _Prefixed:
+class Prefixed:
     """A stream that has looked at its first character and remembers its last ones."""
 
-    def __init__(self, file: _Readable, head: bytes = b"") -> None:
+    def __init__(self, file: Readable, head: bytes = b"") -> None:
         self._file = file
         self._tail = b""
         self.ended = False
         while len(head) < 4 and (more := file.read(4 - len(head))):
             head += more
         head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-        while not head and (more := file.read(_CHUNK)):
+        while not head and (more := file.read(CHUNK_BYTES)):
             head = more.lstrip()
         self.first = head[:1]
         self._head = head
 
     def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes; none at the end."""
         if size == 0:
             return b""
         data, self._head = (self._head, b"") if self._head else (self._file.read(size), b"")
@@ -177,6 +121,7 @@ class _Prefixed:
 
     @property
     def ended_by_comma_bracket(self) -> bool:
+        """Whether a comma stands before the closing bracket."""
         return re.search(rb"}\s*,\s*]\s*}?\s*$", self._tail) is not None
 
     @property

@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     scan = commands.add_parser("scan", help="what is there, how large, and the memory a load would take; reads no data")
     scan.add_argument("paths", nargs="+", metavar="PATH")
     scan.add_argument("--json", action="store_true", help="machine-readable")
+    _add_names(scan)
     scan.set_defaults(run=_scan)
 
     info = commands.add_parser("info", help="what is there: sources, levels, peaks, remarks")
@@ -85,6 +86,17 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="reading processes (default: one a core)")
     parser.add_argument("--cache", metavar="DIR", help="keep what was parsed in this folder and reuse it")
     parser.add_argument("--strict", action="store_true", help="exit with 2 if a source cannot be read")
+    _add_names(parser)
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--torch-name",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="whose a PyTorch file is, from its path: 'worker(?P<rank>[0-9]+)'; groups rank, step, pid, host, role",
+    )
 
 
 def _numbers(text: str) -> list[int]:
@@ -106,7 +118,13 @@ def _load(args: argparse.Namespace) -> Any:
 
 def _reading(args: argparse.Namespace) -> dict[str, Any]:
     """Options of reading that all commands share."""
-    return {"ranks": args.ranks or "all", "roles": args.roles or "all", "n_jobs": args.jobs, "cache": args.cache}
+    return {
+        "ranks": args.ranks or "all",
+        "roles": args.roles or "all",
+        "n_jobs": args.jobs,
+        "cache": args.cache,
+        "torch_names": args.torch_name,
+    }
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -131,7 +149,7 @@ def _report(args: argparse.Namespace) -> int:
 def _scan(args: argparse.Namespace) -> int:
     from .io import scan
 
-    catalog = scan(args.paths)
+    catalog = scan(args.paths, torch_names=args.torch_name)
     if args.json:
         print(json.dumps({"sources": records(catalog.frame)}, indent=1, ensure_ascii=False))
     else:

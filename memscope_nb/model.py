@@ -40,7 +40,7 @@ class BlockFlag(IntFlag):
     OLDER = 1
     """Allocated before the window; known only from its release (old CANN rows with a negative size, lone FREE rows)."""
     PROMOTED = 2
-    """Allocated before ``start()`` and written at it (a shadow MALLOC of msMemScope): ``alloc_ns`` is that moment."""
+    """Allocated before ``start()`` and written at it (a shadow MALLOC of msMemScope), which is ``alloc_ns``."""
     SYNTHETIC_FREE = 4
     """Released while nobody looked; ``free_ns`` is the latest moment it can have been (a pause, or a new MALLOC)."""
     CLEANED_UP = 8
@@ -49,6 +49,8 @@ class BlockFlag(IntFlag):
     """The only stack is that of the release; whether it is the allocation's depends on how the recorder was set."""
     PENDING = 32
     """Requested to be freed, but in use by another stream at the end: ``active_free_ns`` is right behind the window."""
+    REPEATED = 64
+    """An earlier snapshot of the same process tells of this allocation, too (its ring buffer was dumped again)."""
 
 
 def to_int64(values: pd.Series, *, na: int = NA_NS) -> Int64Array:

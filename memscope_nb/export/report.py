@@ -45,6 +45,7 @@ def write_report(
     progress: bool | None = None,
     strict: bool = False,
     force: bool = False,
+    torch_names: str | Iterable[str] = (),
 ) -> Report:
     """Read profiles and write their pages, a few ranks at a time; only summaries are kept.
 
@@ -66,7 +67,7 @@ def write_report(
     InputError
         As :func:`memscope_nb.load`; with ``strict`` also if one source cannot be read.
     """
-    found = filter_collections(discover(paths), ranks, roles)
+    found = filter_collections(discover(paths, torch_names=torch_names), ranks, roles)
     writer: PageWriter | None = None
     failed: list[SourceRead] = []
     lines: list[SourceLine] = []

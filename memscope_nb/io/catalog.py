@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -50,6 +51,7 @@ class Catalog:
 
     frame: pd.DataFrame
     paths: Paths
+    torch_names: tuple[str, ...] = ()
 
     @property
     def n_bytes(self) -> int:
@@ -67,7 +69,7 @@ class Catalog:
 
     def load(self, **options: Any) -> MemoryProfile:
         """Read what was scanned; see :func:`memscope_nb.load` for the options."""
-        return load(self.paths, **options)
+        return load(self.paths, **{"torch_names": self.torch_names, **options})
 
     def __repr__(self) -> str:
         frame = self.frame
@@ -88,17 +90,25 @@ class Catalog:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
-def scan(paths: Paths) -> Catalog:
+def scan(paths: Paths, *, torch_names: str | Iterable[str] = ()) -> Catalog:
     """Describe what is below one or more paths without reading any data.
+
+    Parameters
+    ----------
+    paths : path or list of paths
+        As for :func:`memscope_nb.load`.
+    torch_names : str or strs, optional
+        Patterns for the paths of PyTorch's files, as for :func:`memscope_nb.load`.
 
     Raises
     ------
     InputError
         If a path does not exist or holds no profile.
     """
-    rows = [_row(collection) for collection in discover(paths)]
+    names = (torch_names,) if isinstance(torch_names, str) else tuple(torch_names)
+    rows = [_row(collection) for collection in discover(paths, torch_names=names)]
     frame = pd.DataFrame(rows).astype({"rank_id": "Int64", "pid": "Int64"})
-    return Catalog(frame, paths)
+    return Catalog(frame, paths, names)
 
 
 def _row(collection: Collection) -> dict[str, object]:

@@ -18,6 +18,7 @@ from .cache import cache_folder
 from .discover import Paths, discover
 from .parallel import read_each, reads_in_workers
 from .progress import Progress
+from .pytorch_repeats import mark_repeats
 from .source import SourceRead, read_sources
 from .trace_view import TraceReader
 
@@ -38,6 +39,7 @@ def load(
     cache: bool | str | PathLike[str] | None = None,
     progress: bool | None = None,
     strict: bool = False,
+    torch_names: str | Iterable[str] = (),
 ) -> MemoryProfile:
     """Read every profile below one or more paths.
 
@@ -62,6 +64,10 @@ def load(
         Show a progress bar; by default only for large loads in a terminal or notebook.
     strict : bool
         Raise instead of returning a profile in which a source failed.
+    torch_names : str or strs, optional
+        Regular expressions that tell from the path whose a snapshot or Kineto trace is, by groups called ``rank``,
+        ``step``, ``pid``, ``host``, ``stamp`` or ``role``: ``"worker(?P<rank>[0-9]+)"``. They are searched before the
+        known ones (verl, torchtitan, torch_npu, tensorboard).
 
     Returns
     -------
@@ -74,7 +80,7 @@ def load(
     InputError
         If a path does not exist, nothing is found, a filter matches nothing, or no source at all can be read.
     """
-    found = filter_collections(discover(paths), ranks, roles)
+    found = filter_collections(discover(paths, torch_names=torch_names), ranks, roles)
     reads = list(iter_reads(found, n_jobs=n_jobs, reader=reader, cache=cache, progress=progress))
     refuse_failures(reads, strict=strict)
     return assemble(reads).select(
@@ -146,9 +152,18 @@ def assemble(reads: Sequence[SourceRead]) -> MemoryProfile:
     """Join all tables; sources are numbered by run, rank and time, the collections of a role in time."""
     runs = list(dict.fromkeys(read.collection.run for read in reads))
     joined = MemoryProfile.concat([_profile(read) for read in sorted(reads, key=lambda r: _place(r, runs))])
-    ordinal = joined.sources.groupby(["run", "role", "rank_id"], dropna=False, sort=False).cumcount()
-    joined.sources["collection"] = ordinal.astype(np.int32)
-    return joined
+    joined.sources["collection"] = _collection_ordinals(joined.sources)
+    return mark_repeats(joined)
+
+
+def _collection_ordinals(sources: pd.DataFrame) -> pd.Series:
+    """Count the recordings of a role and rank in time; the devices of one snapshot file are one recording."""
+    keys = ["run", "role", "rank_id"]
+    is_device = sources["kind"] == "pytorch_snapshot"
+    again = sources.duplicated([*keys, "path"]) & is_device
+    new = (~again).groupby([sources[key] for key in keys], dropna=False, sort=False).cumsum() - 1
+    first = new.groupby([sources[key] for key in [*keys, "path"]], dropna=False, sort=False).transform("first")
+    return new.where(~again, first).astype(np.int32)
 
 
 def _place(read: SourceRead, runs: Sequence[str]) -> tuple[int, float, float, str]:

@@ -1,8 +1,8 @@
 r"""Finding PyTorch snapshots and Kineto traces by content, and naming them from their paths (spec/pytorch).
 
-The files do not say whose they are. :data:`NAMES` is the one list to edit: patterns that are searched in every part of
-the path, from the file outwards, with groups called ``rank``, ``step``, ``pid``, ``host``, ``stamp`` or ``role``. What
-comes first wins, so that own patterns are put in front: ``NAMES.insert(0, r"worker(?P<rank>\d+)")``.
+The files do not say whose they are. :data:`NAMES` lists patterns that are searched in every part of the path, from the
+file outwards, with groups called ``rank``, ``step``, ``pid``, ``host``, ``stamp`` or ``role``. What comes first wins;
+own patterns stand in front: ``load(path, torch_names=[r"worker(?P<rank>\d+)"])``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import re
 import zlib
 from collections.abc import Collection as AnyCollection
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..errors import InputError
 from .ascend import Collection
 
 FileKind = Literal["pytorch_snapshot", "kineto"]
@@ -31,6 +32,7 @@ NAMES: list[str] = [
 """verl's ``step3/torch_memory_rank0_pid123.pickle``, torchtitan's ``iteration_10/rank0_memory_snapshot.pickle``,
 torch_npu's ``oom_snapshot_123_20260101120000.pickle``, tensorboard's ``host_123.1700000000000000000.pt.trace.json``."""
 
+GROUPS = ("rank", "step", "pid", "host", "stamp", "role")
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".json", ".json.gz")
 HEAD_BYTES = 1 << 16
 
@@ -130,6 +132,26 @@ def _kind_of_head(head: bytes, *, is_pickle: bool) -> FileKind | None:
         return "kineto"
     bare = text[:1] == b"[" and b'"ph"' in head and (b'"[memory]"' in head or b'"python_function"' in head)
     return "kineto" if bare else None
+
+
+def name_patterns(own: str | Iterable[str]) -> list[str]:
+    """Return own patterns before the known ones.
+
+    Raises
+    ------
+    InputError
+        If one is no regular expression, or has no group that means something.
+    """
+    patterns = [own] if isinstance(own, str) else list(own)
+    for pattern in patterns:
+        try:
+            groups = set(re.compile(pattern).groupindex)
+        except (re.error, TypeError) as error:
+            raise InputError(f"torch_names: {pattern!r} is no regular expression: {error}") from None
+        if not groups or groups - set(GROUPS):
+            expected = ", ".join(f"(?P<{group}>…)" for group in GROUPS)
+            raise InputError(f"torch_names: {pattern!r} must have named groups, of these: {expected}")
+    return [*patterns, *NAMES]
 
 
 def find_torch_files(

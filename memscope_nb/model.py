@@ -192,8 +192,6 @@ class MemoryProfile:
     complete: bool = True
     """Whether all blocks of every series are there; a selection of blocks is not."""
 
-    # -- building ---------------------------------------------------------------------------------------------
-
     @classmethod
     def concat(cls, profiles: Sequence[MemoryProfile]) -> MemoryProfile:
         """Join profiles: sources get new numbers in the order given, blocks new ids, stacks are shared.
@@ -237,8 +235,6 @@ class MemoryProfile:
         from .io.summary_frame import read_summary  # a reader like the others; imported late to keep the arrow
 
         return read_summary(frame)
-
-    # -- looking ----------------------------------------------------------------------------------------------
 
     def select(
         self,

@@ -30,6 +30,10 @@ class Shown:
         """Wait until everything that was asked for is painted."""
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0))))")
 
+    def select(self, name: str) -> Any:
+        """Return the select element with this name."""
+        return self.page.get_by_role("combobox", name=name, exact=True)
+
     def set_range(self, start: float, end: float) -> None:
         self.js("([a, b]) => memscope.setRange(a, b)", [start, end])
         self.settle()

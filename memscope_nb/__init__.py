@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .analysis.leaks import check_leaks
     from .analysis.oom import explain_oom
     from .analysis.quality import check_quality
+    from .analysis.segment_map import free_gaps, segment_map
     from .analysis.series import curve, live_at
     from .analysis.step_leaks import step_leaks
     from .analysis.timeline import phases
@@ -49,6 +50,7 @@ _HOMES = {
     "explain_oom": "analysis.oom",
     "export_html": "export.pages",
     "find_inefficient": "analysis.inefficient",
+    "free_gaps": "analysis.segment_map",
     "layers": "analysis.layers",
     "live_at": "analysis.series",
     "load": "io",
@@ -58,6 +60,7 @@ _HOMES = {
     "phases": "analysis.timeline",
     "redact_profile": "export.redact",
     "scan": "io",
+    "segment_map": "analysis.segment_map",
     "show": "notebook.display",
     "step_leaks": "analysis.step_leaks",
     "validate": "schema",
@@ -80,6 +83,7 @@ __all__ = [
     "explain_oom",
     "export_html",
     "find_inefficient",
+    "free_gaps",
     "layers",
     "live_at",
     "load",
@@ -89,6 +93,7 @@ __all__ = [
     "phases",
     "redact_profile",
     "scan",
+    "segment_map",
     "show",
     "step_leaks",
     "validate",

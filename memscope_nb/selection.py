@@ -111,7 +111,9 @@ def _keep_time(profile: MemoryProfile, spans: dict[int, tuple[int, int]]) -> Mem
     t = profile.totals["t_ns"].to_numpy(np.int64)
     totals = profile.totals[(t >= low) & (t < high)]
     low, high = edges(profile.marks)
-    marks = profile.marks[(profile.marks["start_ns"] < high) & (profile.marks["end_ns"] >= low)]
+    inside = (profile.marks["start_ns"] < high) & (profile.marks["end_ns"] >= low)
+    # The segments are those of the end: to go back from there takes every change.
+    marks = profile.marks[inside | (profile.marks["kind"] == "segment")]
     low, high = edges(profile.sources)
     window = to_int64(profile.sources["start_ns"]), to_int64(profile.sources["end_ns"])
     # The window's end is its last record, inclusive; that of a range is exclusive.

@@ -28,6 +28,7 @@ _ONLY_DUMPS: dict[str, str] = {
     ),
 }
 _ONLY_DUMPS["device_layers"] = _ONLY_DUMPS["layers"]
+_ONLY_DUMPS["segment_map"] = "the file has no segments, or PyTorch's recorder wrote none into it"
 
 
 def missing_fact(profile: MemoryProfile, analysis: str, text: str) -> MissingFactError:

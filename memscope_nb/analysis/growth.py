@@ -8,7 +8,7 @@ import pandas as pd
 from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
 from .result import Result
 from .series import Series, series_curve
-from .timeline import timelines
+from .timeline import Timeline, timelines
 
 LEVELS = ("baseline_bytes", "peak_bytes", "end_bytes", "left_bytes", "next_baseline_bytes", "between_bytes")
 
@@ -26,28 +26,35 @@ def collection_growth(profile: MemoryProfile) -> Result:
         of *allocated*; a pool without recorded totals has none. A snapshot that repeats the history of an earlier one
         counts from where that one ends.
     """
+    rows = [row for line in timelines(profile) for row in _line_rows(profile, line)]
+    frame = _frame(rows)
+    return Result(frame, _caveats(frame, profile.sources.set_index("source")))
+
+
+def line_growth(profile: MemoryProfile, line: Timeline) -> pd.DataFrame:
+    """Return the rows of one timeline, see :func:`collection_growth`."""
+    return _frame(_line_rows(profile, line))
+
+
+def _line_rows(profile: MemoryProfile, line: Timeline) -> list[dict[str, object]]:
     whose = profile.sources.set_index("source")
     since = {s: f["repeats_until_ns"] for s, f in whose["facts"].items() if f and "repeats_until_ns" in f}
     rows = []
-    for line in timelines(profile):
-        for pool in dict.fromkeys(one.pool for one in line.series):
-            series = [one for one in line.series if one.pool == pool]
-            for one, after in zip(series, [*series[1:], None], strict=True):
-                key = {
-                    "run": line.run,
-                    "rank_id": line.rank_id,
-                    "device": line.device,
-                    "pool": pool,
-                    "source": one.source,
-                }
-                names = {"role": whose.at[one.source, "role"], "collection": whose.at[one.source, "collection"]}
-                rows.append(key | names | _levels(one, since.get(one.source)) | _next(one, after, whose, since))
+    for pool in dict.fromkeys(one.pool for one in line.series):
+        series = [one for one in line.series if one.pool == pool]
+        for one, after in zip(series, [*series[1:], None], strict=True):
+            key = {"run": line.run, "rank_id": line.rank_id, "device": line.device, "pool": pool, "source": one.source}
+            names = {"role": whose.at[one.source, "role"], "collection": whose.at[one.source, "collection"]}
+            rows.append(key | names | _levels(one, since.get(one.source)) | _next(one, after, whose, since))
+    return rows
+
+
+def _frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     columns = ["run", "rank_id", "device", "pool", "source", "role", "collection", "start_ns", "baseline_bytes"]
     columns += ["peak_bytes", "end_bytes", "left_bytes", "next_role", "next_baseline_bytes", "gap_ns", "between_bytes"]
     frame = pd.DataFrame(rows, columns=columns)
     numbers = [*LEVELS, "rank_id", "collection", "source", "start_ns", "gap_ns"]
-    frame = frame.astype(dict.fromkeys(numbers, "Int64"))
-    return Result(frame, _caveats(frame, whose))
+    return frame.astype(dict.fromkeys(numbers, "Int64"))
 
 
 def _edges(one: Series, since: int | None) -> tuple[int, int] | None:

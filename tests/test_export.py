@@ -166,7 +166,7 @@ def test_hostile_names_reach_the_browser_only_as_data(hostile_export):
             text = path.read_text()
             assert "onerror=alert(1)" not in text.replace("&gt;", ">").replace("&lt;", "<") or path.name == "index.html"
             assert HOSTILE not in text
-            assert "$$x$$" not in text
+            assert "$$x$$" not in text or path.name == "index.html"  # there is nothing in it that typesets
 
 
 def test_a_role_that_looks_like_a_path_stays_inside_and_is_shown(hostile_export, tmp_path):
@@ -184,7 +184,7 @@ def test_index_is_readable_without_a_script(demo_profile, tmp_path):
     text = " ".join(index.text)
     for expected in ("rank 0 · NPU:0", "rank 1 · NPU:1", "54.3 GiB", "never rise", "update_weights", "memscope-nb 0"):
         assert expected in text, expected
-    pages = [link for link in index.links if link]
+    pages = [link for link in index.links if link and not link.startswith("#")]
     assert pages
     assert all((tmp_path / "out" / link).is_file() for link in pages)
 

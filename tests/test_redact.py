@@ -16,7 +16,7 @@ from tiny import op, profile_of, record, row, write_collection
 import memscope_nb as ms
 from memscope_nb.cli import main
 from memscope_nb.demo import write_demo_dump
-from memscope_nb.export.redact import Redactor, local_redactor
+from memscope_nb.export.redact import Redactor
 from memscope_nb.model import SOURCE_TABLES
 from memscope_nb.stacks import is_plumbing
 
@@ -242,9 +242,9 @@ def test_folders_with_blanks_are_known_from_the_sources():
 def test_the_user_and_host_of_this_machine_go_too(monkeypatch, tmp_path):
     monkeypatch.setattr("getpass.getuser", lambda: "quentin")
     monkeypatch.setattr("socket.gethostname", lambda: "login-4.corp")
-    assert local_redactor().text("quentin@login-4: ok") == "user1@host1: ok"
-    out = ms.export_html(profile_of([(1, 9, 512)], names=["quentin_op"]), tmp_path / "o", redact=True).parent
-    assert headers(out)[0]["names"] == ["user1_op"]
+    out = ms.export_html(profile_of([(1, 9, 512)], names=["quentin_op on login-4"]), tmp_path / "o", redact=True).parent
+    assert headers(out)[0]["names"] == ["user1_op on host1"]
+    assert headers(out)[0]["subtitle"].endswith("host host2")  # too short a name to be replaced within text
 
 
 def test_names_that_fall_together_do_not_break_a_column():

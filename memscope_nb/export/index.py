@@ -2,234 +2,183 @@
 
 from __future__ import annotations
 
-import html
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from .._version import __version__
-from ..analysis.growth import collection_growth
-from ..analysis.summary import summarize
-from ..analysis.timeline import Timeline
-from ..model import MemoryProfile
-from ..units import format_bytes, format_duration, format_epoch
-from ..view.notes import timeline_notes
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2733; --soft: #5d6875; --line: #d8dee6; --card: #f6f8fa; --link: #0072b2; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e9ef; --soft: #9aa5b1; --line: #36404b; --card: #1d242c; --link: #56b4e9; }
-  body { background: #14191f; } }
-body { color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } a { color: var(--link); }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem; text-align: left; vertical-align: top; }
-th { color: var(--soft); font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-.keep { white-space: nowrap } .soft { color: var(--soft); } .bad { color: #d55e00; } code { overflow-wrap: anywhere; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 6px; margin: 1rem 0; padding: 0 1rem }
-"""
+from ..units import format_bytes
+from .digest import SourceDigest, TimelineDigest
+from .index_parts import STYLE, moment, offset, size, table
+from .index_section import timeline_section
+from .sparkline import spark_svg
+from .text import html_name, html_text
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+MAX_OPEN_SECTIONS = 3
+MAX_OPEN_INPUTS = 20
+_READING = (
+    '<p class="soft">Sizes are in binary units (1 GiB = 1024 MiB), times offsets from the first allocator record of a '
+    "rank. Allocated, active, reserved and resident are ledgers of their own: each has its own peak and confirms no "
+    "other. Open: no release was seen before the recording ended, which alone is no leak. Older: allocated before the "
+    "recording began.</p>"
+)
 
 
-@dataclass(frozen=True)
-class IndexEntry:
-    """What the index shows of a timeline: small, so that any number of them fits in memory."""
-
-    run: str
-    label: str
-    host: str
-    pages: tuple[str, ...]
-    summary: pd.DataFrame
-    """Rows of ``summary()`` in time order, with ``start_ns``, ``length_ns`` and what :func:`collection_growth` adds."""
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, profile: MemoryProfile, line: Timeline, pages: tuple[str, ...], levels: pd.DataFrame) -> IndexEntry:
-        """Sum up a timeline; ``pages`` are links relative to the index, ``levels`` from :func:`series_levels`."""
-        summary = levels[levels["source"].isin(line.sources) & (levels["device"] == line.device)]
-        order = {source: i for i, source in enumerate(line.sources)}
-        summary = summary.sort_values("source", key=lambda s: s.map(order), kind="stable", ignore_index=True)
-        notes = tuple(timeline_notes(profile, line))
-        return cls(line.run, line.label, line.host or "", pages, summary, notes)
-
-
-def series_levels(profile: MemoryProfile) -> pd.DataFrame:
-    """Return ``summary()`` with the windows of the sources and what each one left behind."""
-    growth = collection_growth(profile).frame[["source", "device", "pool", "left_bytes", "between_bytes"]]
-    windows = profile.sources[["source", "start_ns", "end_ns"]].astype({"source": "Int64"})
-    joined = summarize(profile).merge(growth, on=["source", "device", "pool"], how="left")
-    return joined.merge(windows, on="source")
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """One source as the index lists it."""
-
-    status: str
-    role: str
-    rank: str
-    path: str
-    n_blocks: int
-    warnings: tuple[str, ...]
-
-    @classmethod
-    def of(cls, profile: MemoryProfile) -> list[SourceLine]:
-        """Return a line for each source of a profile, broken ones included."""
-        return [
-            cls(
-                str(row.status),
-                f"{row.role} #{row.collection}",
-                "" if pd.isna(row.rank_id) else str(row.rank_id),
-                str(row.path),
-                int(row.n_blocks),
-                tuple(row.warnings),
-            )
-            for row in profile.sources.itertuples()
-        ]
-
-
-def render_index(entries: Sequence[IndexEntry], sources: Sequence[SourceLine], options: Mapping[str, object]) -> str:
+def render_index(
+    timelines: Sequence[TimelineDigest], sources: Sequence[SourceDigest], options: Mapping[str, object]
+) -> str:
     """Return the index page.
 
     Parameters
     ----------
-    entries : sequence of IndexEntry
+    timelines : sequence of TimelineDigest
         The timelines with pages.
-    sources : sequence of SourceLine
+    sources : sequence of SourceDigest
         Everything that was found, broken sources included.
     options : mapping
         How the pages were made, for the footer.
     """
+    few = len(timelines) <= MAX_OPEN_SECTIONS
     body = [
         "<h1>memscope-nb report</h1>",
-        _overview(sources),
-        _timeline_table(entries),
-        *(_timeline_section(entry) for entry in entries),
-        _source_table(sources),
-        _footer(options),
+        _overview(timelines, sources),
+        _problems(sources),
+        _ranks(timelines),
+        *(timeline_section(one, number, is_open=few) for number, one in enumerate(timelines)),
+        _inputs(sources),
+        _footer(sources, options),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{CSP}">\n'
         '<meta name="viewport" content="width=device-width"><meta name="generator" content="memscope-nb">\n'
         f"<title>memscope-nb report</title><style>{STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
+        + "\n".join(filter(None, body))
         + "\n</body></html>\n"
     )
 
 
-def _overview(sources: Sequence[SourceLine]) -> str:
+def _overview(timelines: Sequence[TimelineDigest], sources: Sequence[SourceDigest]) -> str:
     status = Counter(source.status for source in sources)
-    parts = [f"{len(sources)} sources"]
-    parts += [f"{status[key]} {key}" for key in ("partial", "failed") if status[key]]
+    parts = [f"{len(sources):,} source{'s' * (len(sources) != 1)}"]
+    parts += [f"{status[key]:,} {key}" for key in ("partial", "failed") if status[key]]
+    parts.append(f"{len(timelines):,} timeline{'s' * (len(timelines) != 1)}")
     parts.append(f"{sum(source.n_blocks for source in sources):,} blocks")
-    return f'<p class="soft">{" · ".join(parts)}. Sizes are in binary units (1 GiB = 1024 MiB).</p>'
+    clocked = [one for one in timelines if one.has_clock]
+    if clocked:
+        first, last = min(one.start_ns for one in clocked), max(one.end_ns for one in clocked)
+        parts.append(f"{moment(first, has_clock=True)} to {moment(last, has_clock=True)} UTC")
+    return f'<p class="soft">{" · ".join(parts)}.</p>{_READING}'
 
 
-def _timeline_table(entries: Sequence[IndexEntry]) -> str:
-    head = (
-        "run",
-        "rank · device",
-        "host",
-        "pool",
-        "peak allocated",
-        "peak reserved",
-        "peak resident",
-        "blocks",
-        "open",
-    )
-    rows = []
-    for entry in entries:
-        for pool, group in entry.summary.groupby("pool", sort=False):
-            rows.append(
-                [
-                    _text(entry.run),
-                    f'<a href="{html.escape(entry.pages[0])}">{_text(entry.label)}</a>',
-                    _text(entry.host),
-                    _text(pool),
-                    *(_size(group[f"{k}peak_bytes"].max()) for k in ("", "reserved_", "resident_")),
-                    f"{group['n_blocks'].sum():,}",
-                    f"{group['n_open'].sum():,}",
-                ]
-            )
-    return _table(head, rows, numbers=range(4, 9))
-
-
-SECTION_HEAD = (
-    "role", "start (UTC)", "length", "pool", "baseline", "peak", "at", "end", "left behind", "then, unrecorded",
-    "older: start → end", "unexplained",
-)  # fmt: skip
-
-
-def _timeline_section(entry: IndexEntry) -> str:
-    """Each source of a timeline with its levels, and what to know to trust them."""
-    rows = []
-    for row in entry.summary.itertuples():
-        start = int(row.start_ns)
-        rows.append(
-            [
-                f"{_text(row.role)} #{row.collection}",
-                f'<span class="keep">{format_epoch(start)[:23]}</span>',
-                format_duration(int(row.end_ns) - start),
-                _text(row.pool),
-                _size(row.baseline_bytes),
-                _size(row.peak_bytes),
-                "" if pd.isna(row.peak_ns) else format_duration(int(row.peak_ns) - start),
-                _size(row.end_bytes),
-                _size(row.left_bytes, signed=True),
-                _size(row.between_bytes, signed=True),
-                f"{_size(row.older_start_bytes)} → {_size(row.older_end_bytes)}",
-                "" if pd.isna(row.n_unexplained) else f"{row.n_unexplained} rises" if row.n_unexplained else "none",
-            ]
-        )
-    links = " ".join(f'<a href="{html.escape(page)}">{i + 1}</a>' for i, page in enumerate(entry.pages))
-    notes = "".join(f"<li>{_text(note)}</li>" for note in entry.notes)
-    return (
-        f"<section><h2>{_text(entry.label)} <span class='soft'>{_text(entry.run)}</span></h2>"
-        f"<p>Pages: {links}</p>{_table(SECTION_HEAD, rows, numbers=(2, *range(4, 11)))}"
-        f"<ul class='soft'>{notes}</ul></section>"
-    )
-
-
-def _source_table(sources: Sequence[SourceLine]) -> str:
-    head = ("status", "role", "rank", "path", "remarks")
+def _problems(sources: Sequence[SourceDigest]) -> str:
+    """Sources that are not whole, before anything else."""
+    bad = [source for source in sources if source.status != "ok"]
+    if not bad:
+        return ""
     rows = [
         [
-            f'<span class="{"" if source.status == "ok" else "bad"}">{_text(source.status)}</span>',
-            _text(source.role),
-            _text(source.rank),
-            f"<code>{_text(source.path)}</code>",
-            "<br>".join(_text(warning) for warning in source.warnings),
+            f'<span class="bad">{html_text(source.status)}</span>',
+            f"{html_name(source.role)} #{source.collection}",
+            html_text(source.rank),
+            f'<span class="path">{html_name(source.path)}</span>',
+            "<br>".join(html_name(warning) for warning in source.warnings),
+        ]
+        for source in bad
+    ]
+    head = ("status", "role", "rank", "path", "why")
+    return f"<h2>{len(bad):,} of {len(sources):,} sources are not whole</h2>{table(head, rows, name='wide')}"
+
+
+def _ranks(timelines: Sequence[TimelineDigest]) -> str:
+    """One row a timeline, with its curve; all curves on one scale of bytes."""
+    scale = max((max(one.spark.high, default=0) for one in timelines), default=0)
+    several_runs, hosts = len({one.run for one in timelines}) > 1, {one.host for one in timelines if one.host}
+    rows = []
+    for number, one in enumerate(timelines):
+        allocated = one.peak("allocated")
+        reserved, resident = one.peak("reserved"), one.peak("resident")
+        label = f"{html_text(one.label)}: {html_text(allocated.pool if allocated else '')} allocated"
+        run = f"<br><span class=soft>{html_name(one.run)}</span>" if several_runs else ""
+        host = f"<br><span class=soft>{html_name(one.host)}</span>" if len(hosts) > 1 and one.host else ""
+        href = html_text(one.pages[0].href) if one.pages else ""
+        rows.append(
+            [
+                f'<a href="{href}">{html_name(one.label)}</a>{run}{host}',
+                html_name(allocated.pool if allocated else ""),
+                spark_svg(one.spark, scale, label),
+                size(allocated.peak_bytes) if allocated else "",
+                offset(allocated.peak_ns, one.start_ns, has_clock=one.has_clock) if allocated else "",
+                size(reserved.peak_bytes) if reserved else "",
+                size(resident.peak_bytes) if resident else "",
+                f"{one.n_blocks:,}",
+                f"{sum(pool.open.n_blocks for pool in one.pools):,}",
+                _verdict(one),
+                f'<a href="#t{number}">details</a>',
+            ]
+        )
+    head = (
+        "rank · device", "pool", f"allocated, 0 to {format_bytes(scale)}", "peak allocated", "at", "peak reserved",
+        "peak resident", "blocks", "open", "checks", "",
+    )  # fmt: skip
+    host_note = f" Host: {html_name(*hosts)}." if len(hosts) == 1 else ""
+    note = (
+        "Each curve shows the recordings of a rank side by side, pauses left out: the pale part reaches to the highest "
+        "level within a column, the full one to the lowest, the dot is the peak. All curves have one scale, 0 to "
+        f"{format_bytes(scale)}. Pools are never added: this is the largest one.{host_note}"
+    )
+    return f"<h2>Ranks</h2>{table(head, rows, numbers=(3, 4, 5, 6, 7, 8), name='ranks wide')}<p class=soft>{note}</p>"
+
+
+def _verdict(one: TimelineDigest) -> str:
+    found = Counter(one.verdicts)
+    if found["look"]:
+        return f'<span class="bad">look: {found["look"]} of {len(one.verdicts)}</span>'
+    return f"undecided: {found['undecided']} of {len(one.verdicts)}" if found["undecided"] else "ok"
+
+
+def _inputs(sources: Sequence[SourceDigest]) -> str:
+    """Every file or folder that was read, below their common folder."""
+    common = _common_folder([source.path for source in sources])
+    rows = [
+        [
+            "ok" if source.status == "ok" else f"<span class=bad>{html_text(source.status)}</span>",
+            html_text(source.rank),
+            f"{html_name(source.role)} #{source.collection}",
+            html_text(source.kind),
+            format_bytes(source.n_bytes) if source.n_bytes is not None else "",
+            f"{source.n_blocks:,}",
+            f"<span class=path>{html_name(source.path[len(common) :])}</span>"
+            + "".join(f"<br><span class=soft>{html_name(remark)}</span>" for remark in source.warnings),
         ]
         for source in sources
     ]
-    return "<h2>Sources</h2>" + _table(head, rows, numbers=())
+    head = ("status", "rank", "role", "kind", "size", "blocks", "path and remarks")
+    where = f'<p>All below <span class="path">{html_name(common)}</span></p>' if common else ""
+    summary = f"<summary>{len(sources):,} inputs</summary>"
+    is_open = " open" if len(sources) <= MAX_OPEN_INPUTS else ""
+    return f"<h2>Inputs</h2><details{is_open}>{summary}{where}{table(head, rows, numbers=(1, 4, 5))}</details>"
 
 
-def _footer(options: Mapping[str, object]) -> str:
+def _common_folder(paths: Sequence[str]) -> str:
+    """Longest start that all paths share, up to a separator; empty for a single path."""
+    if len(set(paths)) < 2:
+        return ""
+    first, last = min(paths), max(paths)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    start = first[:length]
+    return start[: max(start.rfind("/"), start.rfind("\\")) + 1]
+
+
+def _footer(sources: Sequence[SourceDigest], options: Mapping[str, object]) -> str:
     chosen = ", ".join(f"{key}={value}" for key, value in options.items())
-    versions = f"memscope-nb {__version__}, pandas {pd.__version__}, Python {platform.python_version()}"
-    return f'<p class="soft">{_text(versions)}; {_text(chosen)}.</p>'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
-    right = set(numbers)
-
-    def cells(tag: str, values: Sequence[str]) -> str:
-        marks = [' class="n"' if i in right else "" for i in range(len(values))]
-        return "".join(f"<{tag}{mark}>{value}</{tag}>" for mark, value in zip(marks, values, strict=True))
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value), quote=True)
-
-
-def _size(value: object, *, signed: bool = False) -> str:
-    return "" if pd.isna(value) else format_bytes(int(value), signed=signed)  # type: ignore[call-overload]
+    recorders = Counter(version for source in sources for version in source.versions)
+    recorded = "; ".join(
+        f"{html_name(f'{key} {value}')} ({count:,})" for (key, value), count in sorted(recorders.items())
+    )
+    read = f"memscope-nb {__version__}, pandas {pd.__version__}, Python {platform.python_version()}"
+    rows = [["read with", html_text(read)], ["recorded with", recorded or "not told"], ["options", html_text(chosen)]]
+    return f"<h2>Versions and options</h2>{table(('', ''), rows)}"

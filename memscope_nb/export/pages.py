@@ -14,9 +14,10 @@ from ..model import MemoryProfile
 from ..units import format_bytes
 from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import bokeh_source, data_script, render_page
+from .digest import PageLink, SourceDigest, TimelineDigest, digest_timeline
 from .files import OutputFolder, UniqueNames
-from .index import IndexEntry, SourceLine, render_index, series_levels
-from .redact import Redactor, local_redactor
+from .index import render_index
+from .redact import Redactor
 
 MAX_BARS_PER_SEGMENT = 500_000
 
@@ -121,8 +122,8 @@ class PageWriter:
 
     out: OutputFolder
     options: PageOptions
-    entries: list[IndexEntry] = field(default_factory=list)
-    sources: list[SourceLine] = field(default_factory=list)
+    timelines: list[TimelineDigest] = field(default_factory=list)
+    sources: list[SourceDigest] = field(default_factory=list)
     redactor: Redactor | None = None
     """Where pages are redacted: keeps tokens the same from profile to profile."""
     _runs: UniqueNames = field(default_factory=UniqueNames)
@@ -131,28 +132,26 @@ class PageWriter:
 
     def __post_init__(self) -> None:
         if self.options.redact and self.redactor is None:
-            self.redactor = local_redactor(self.options.hide)
+            self.redactor = Redactor(also=self.options.hide, local=True)
 
     def add(self, profile: MemoryProfile, *, alone: bool = False) -> None:
         """Write the pages of a profile; with ``alone`` a single timeline lies in the output folder itself."""
         if self.redactor is not None:
             profile = self.redactor.profile(profile)
-        self.sources += SourceLine.of(profile)
+        self.sources += SourceDigest.of(profile)
         lines = timelines(profile)
         in_root = alone and len(lines) == 1
-        levels = series_levels(profile)
         per_rank = Counter((line.run, line.rank_id) for line in lines)
         for line in lines:
             folder = "" if in_root else self._folder(line, several=per_rank[line.run, line.rank_id] > 1)
             pages = self._write_timeline(profile, line, folder)
-            links = tuple(_href(folder, page) for page in pages)
-            self.entries.append(IndexEntry.of(profile, line, links, levels))
+            self.timelines.append(digest_timeline(profile, line, pages))
 
     def finish(self) -> Path:
         """Write what all pages share and the index; return the index."""
         if not self.options.inline:
             self.out.write(*bokeh_source())
-        index = self.out.write("index.html", render_index(self.entries, self.sources, self.options.as_text()))
+        index = self.out.write("index.html", render_index(self.timelines, self.sources, self.options.as_text()))
         self.out.finish()
         return index
 
@@ -166,8 +165,8 @@ class PageWriter:
             name += f"_{line.device}" + (f"_part{line.part + 1}" if line.part else "")
         return f"{self._run_folders[line.run]}/{self._names[line.run].take(name)}"
 
-    def _write_timeline(self, profile: MemoryProfile, line: Timeline, folder: str) -> list[str]:
-        """Write all segments of a timeline; return the names of its pages."""
+    def _write_timeline(self, profile: MemoryProfile, line: Timeline, folder: str) -> list[PageLink]:
+        """Write all segments of a timeline; return the links to its pages."""
         view = TimelineView(profile, line, capacity_bytes=self.options.capacity_bytes)
         windows = view.windows(bars_per_segment=self.options.bars_per_segment, max_segments=self.options.max_segments)
         pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
@@ -180,7 +179,7 @@ class PageWriter:
                 self.out.write(_href(folder, data_name), data_script(payload))
                 page = render_page(payload, data_href=data_name, bokeh_href=f"{up}{bokeh_source()[0]}")
             self.out.write(_href(folder, pages[number]), page)
-        return pages
+        return [PageLink(_href(folder, page), *window) for page, window in zip(pages, windows, strict=True)]
 
 
 def _href(folder: str, name: str) -> str:

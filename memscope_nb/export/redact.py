@@ -66,11 +66,15 @@ class Redactor:
     ----------
     also : iterable of str
         More words to replace, such as the name of a project.
+    local : bool
+        Also replace the user and the host of this machine, where a profile is often made.
     """
 
-    def __init__(self, *, also: Iterable[str] = ()) -> None:
+    def __init__(self, *, also: Iterable[str] = (), local: bool = False) -> None:
+        self._local = local
         self._words: dict[str, str] = {}
         self._folders: dict[str, str] = {}
+        self._short_hosts: dict[str, str] = {}
         self._literals: set[str] = set()
         self._counts: dict[str, int] = {}
         self._done: dict[str, str] = {}
@@ -79,14 +83,6 @@ class Redactor:
             self._learn_word(word, "name", asked=True)
 
     # -- learning ---------------------------------------------------------------------------------------------
-
-    def learn_local(self) -> None:
-        """Learn the user and the host of this machine, where a profile is often made."""
-        self._learn_host(socket.gethostname())
-        try:
-            self._learn_word(getpass.getuser(), "user")
-        except (OSError, KeyError, ImportError):  # a container whose user has no name
-            return
 
     def learn_source(self, path: str, host: str | None) -> None:
         """Learn from where a source lies and which host recorded it."""
@@ -113,6 +109,15 @@ class Redactor:
             self._learn_facts(row.facts)
         for text in _texts(profile):
             self._learn_homes(text)
+        if self._local:
+            self._learn_local()
+
+    def _learn_local(self) -> None:
+        self._learn_host(socket.gethostname())
+        try:
+            self._learn_word(getpass.getuser(), "user")
+        except (OSError, KeyError, ImportError):  # a container whose user has no name
+            return
 
     def _learn_facts(self, value: Any, key: str = "") -> None:
         if isinstance(value, Mapping):
@@ -185,6 +190,15 @@ class Redactor:
         rest = match[2] + (match[3] or "")
         return self._named(self._path(match[1], framework=is_plumbing(f"{match[1]}{_ANY_LINE}"))) + self.text(rest)
 
+    def host(self, text: str) -> str:
+        """Redact the name of a host, also one too short to be replaced within text."""
+        key = text.lower()
+        if key in NOT_SECRET or key in self._words:
+            return self._words.get(key, text)
+        if key not in self._short_hosts:
+            self._short_hosts[key] = self._number("host")
+        return self._short_hosts[key]
+
     def value(self, value: Any) -> Any:
         """Redact texts inside lists, tuples and dictionaries; anything else is returned as it is."""
         if isinstance(value, str):
@@ -256,7 +270,7 @@ class Redactor:
             if name == "frames":
                 new[name] = pd.Series([tuple(redact(f) for f in frames) for frames in column], column.index, object)
             else:
-                new[name] = self._column(column, redact)
+                new[name] = self._column(column, self.host if name == "host" else redact)
         return table.assign(**new)
 
     def _column(self, column: pd.Series, redact: Callable[[str], str]) -> pd.Series:
@@ -274,13 +288,6 @@ class Redactor:
             return column if all(k == v for k, v in new.items()) else column.map(new, na_action="ignore")
         redacted = [redact(v) if isinstance(v, str) else self.value(v) for v in values]
         return pd.Series(redacted, index=column.index, dtype=column.dtype)
-
-
-def local_redactor(also: Iterable[str] = ()) -> Redactor:
-    """Return a redactor that knows the user and the host of this machine, too."""
-    redactor = Redactor(also=also)
-    redactor.learn_local()
-    return redactor
 
 
 def redact_profile(profile: MemoryProfile, *, also: Iterable[str] = ()) -> MemoryProfile:

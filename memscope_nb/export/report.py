@@ -15,8 +15,8 @@ from ..io.discover import Paths, discover
 from ..io.loader import assemble, filter_collections, iter_reads, refuse_failures
 from ..io.source import SourceRead
 from ..io.trace_view import TraceReader
+from .digest import SourceDigest
 from .files import OutputFolder
-from .index import SourceLine
 from .pages import PageOptions, PageWriter
 
 BATCH_BYTES = 4 << 30
@@ -28,7 +28,7 @@ class Report:
     """What was written."""
 
     index: Path
-    sources: tuple[SourceLine, ...]
+    sources: tuple[SourceDigest, ...]
     """Every source as it is, also where the pages are redacted."""
 
 
@@ -70,7 +70,7 @@ def write_report(
     found = filter_collections(discover(paths, torch_names=torch_names), ranks, roles)
     writer: PageWriter | None = None
     failed: list[SourceRead] = []
-    lines: list[SourceLine] = []
+    lines: list[SourceDigest] = []
     groups = [list(group) for _, group in groupby(sorted(found, key=_rank_key), key=_rank_key)]
     for batch in _batches(groups):
         flat = [collection for group in batch for collection in group]
@@ -83,10 +83,10 @@ def write_report(
             _learn(writer, found)
         while reads:  # what is written is let go
             profile = assemble(_next_rank(reads))
-            lines += SourceLine.of(profile)
+            lines += SourceDigest.of(profile)
             writer.add(profile, alone=len(groups) == 1)
             del profile
-    if writer is None or not writer.entries:
+    if writer is None or not writer.timelines:
         refuse_failures(failed, strict=True)
         raise InputError("nothing to show: no source has blocks or recorded totals")
     return Report(writer.finish(), tuple(lines))

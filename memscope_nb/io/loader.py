@@ -195,7 +195,7 @@ def _profile(read: SourceRead) -> MemoryProfile:
         "n_repaired": report.n_repaired,
         "status": read.status,
         "warnings": report.warnings,
-        "facts": read.facts,
+        "facts": read.facts | _input_size(collection),
     }
     nullable = ("pid", "rank_id", "start_ns", "end_ns")
     sources = pd.DataFrame(
@@ -209,6 +209,14 @@ def _profile(read: SourceRead) -> MemoryProfile:
     return MemoryProfile(
         sources, blocks, _in_order(totals), _in_order(marks), _in_order(ops), stacks=tables.stacks, **tables.more
     )
+
+
+def _input_size(collection: Collection) -> dict[str, int]:
+    """Size of the files of a source, as a fact; none if they are gone by now."""
+    try:
+        return {"input_bytes": collection.n_bytes}
+    except OSError:
+        return {}
 
 
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:

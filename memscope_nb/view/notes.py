@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..analysis.quality import sources_quality
+from ..analysis.quality import Quality, sources_quality
 from ..analysis.series import Series, balance
 from ..analysis.timeline import Timeline
 from ..model import MemoryProfile
@@ -15,8 +15,7 @@ def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
     """Return what a reader of the page must know to trust its numbers."""
     sources = profile.sources[profile.sources["source"].isin(line.sources)]
     notes = ["Sizes are in binary units (1 GiB = 1024 MiB); times are offsets from the first allocator record."]
-    notes += [_balance_note(profile, line)]
-    notes += _quality_notes(profile, line)
+    notes += check_notes(profile, line, line_quality(profile, line))
     for row in sources.itertuples():
         where = f"{row.role} #{row.collection}"
         if row.status != "ok":
@@ -24,6 +23,11 @@ def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
         elif row.warnings:
             notes.append(f"{where}: {'; '.join(row.warnings)}")
     return notes
+
+
+def check_notes(profile: MemoryProfile, line: Timeline, quality: Quality) -> list[str]:
+    """Return what the numbers of a timeline say of each other, and how to record what they lack."""
+    return [_balance_note(profile, line), *_quality_notes(profile, line, quality)]
 
 
 def _balance_note(profile: MemoryProfile, line: Timeline) -> str:
@@ -46,12 +50,16 @@ def _balance_note(profile: MemoryProfile, line: Timeline) -> str:
     )
 
 
-def _quality_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
-    """What the quality report says of these sources, and how to record what they lack."""
+def line_quality(profile: MemoryProfile, line: Timeline) -> Quality:
+    """Report on the sources of a timeline; see :func:`memscope_nb.check_quality`."""
     by_source: dict[int, list[Series]] = {}
     for one in line.series:
         by_source.setdefault(one.source, []).append(one)
-    quality = sources_quality(profile, by_source, list(line.sources))
+    return sources_quality(profile, by_source, list(line.sources))
+
+
+def _quality_notes(profile: MemoryProfile, line: Timeline, quality: Quality) -> list[str]:
+    """What the quality report says of these sources, and how to record what they lack."""
     frame = quality.to_frame()
     checked, wrong = int(frame["n_total_checked"].sum()), int(frame["n_total_mismatch"].sum())
     notes = []

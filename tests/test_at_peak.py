@@ -153,6 +153,15 @@ def test_open_blocks_are_those_without_any_release():
     assert (found.n_blocks, found.size_bytes, found.sites[0].site) == (2, 16, "a")
 
 
+def test_a_snapshot_whose_history_the_next_one_repeats_is_not_counted_twice():
+    first = profile_of([(10, None, 5), (20, None, 11)])
+    later = profile_of([(10, None, 5), (20, 30, 11), (40, None, 100)], window=(10, 50))
+    later = replace(later, sources=later.sources.assign(facts=[{"repeats_until_ns": 20}], collection=np.int32(1)))
+    p = ms.MemoryProfile.concat([first, later])
+    found = open_shares(p, timelines(p)[0], "PTA")
+    assert (found.n_blocks, found.size_bytes) == (2, 105)
+
+
 def test_every_ledger_has_its_own_peak(demo, demo_profile):
     for line in timelines(demo_profile):
         frame = line_ledgers(demo_profile, line).set_index(["scope", "pool", "ledger"])

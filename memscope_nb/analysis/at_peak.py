@@ -133,10 +133,20 @@ def _older_and_differences(one: Series, t: int, peak: int) -> tuple[int | None, 
 
 
 def open_shares(profile: MemoryProfile, line: Timeline, pool: str, *, top: int = 5) -> SiteShares:
-    """Blocks of a pool that were open at the end of their recording, by site."""
-    parts = [one.rows for one in line.series if one.pool == pool]
+    """Blocks of a pool that were open at the end of their recording, by site.
+
+    A snapshot that is followed by one which repeats its history is left out: the later one tells of its open blocks.
+    """
+    series = [one for one in line.series if one.pool == pool]
+    facts = profile.sources.set_index("source")["facts"]
+    told_again = [_repeats(facts.get(after.source)) for after in series[1:]] + [False]
+    parts = [one.rows for one, again in zip(series, told_again, strict=True) if not again]
     rows = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     return site_shares(profile, rows[is_open(profile.blocks.iloc[rows])], top=top)
+
+
+def _repeats(facts: object) -> bool:
+    return isinstance(facts, dict) and "repeats_until_ns" in facts
 
 
 def site_shares(profile: MemoryProfile, rows: Int64Array, *, top: int) -> SiteShares:

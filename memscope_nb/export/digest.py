@@ -13,7 +13,7 @@ from ..analysis.growth import line_growth
 from ..analysis.ledgers import line_ledgers, line_pools
 from ..analysis.series import balance
 from ..analysis.timeline import Timeline, tracks
-from ..model import MemoryProfile
+from ..model import BlockFlag, MemoryProfile
 from ..view.notes import check_notes, line_quality
 from .sparkline import Spark, spark_of
 from .text import clip, clip_front
@@ -221,7 +221,7 @@ def digest_timeline(profile: MemoryProfile, line: Timeline, pages: Sequence[Page
         start_ns=line.span[0],
         end_ns=line.span[1],
         has_clock=not any(_counts_entries(sources.at[number, "facts"]) for number in line.sources),
-        n_blocks=sum(len(one.rows) for one in line.series),
+        n_blocks=_n_blocks(profile, line),
         ledgers=ledgers,
         pools=tuple(_pool(profile, line, pool, where, followed) for pool in pools[:MAX_POOLS]),
         n_more_pools=max(len(pools) - MAX_POOLS, 0),
@@ -235,6 +235,12 @@ def digest_timeline(profile: MemoryProfile, line: Timeline, pages: Sequence[Page
         notes=_bounded(check_notes(profile, line, quality)),
         pages=tuple(pages),
     )
+
+
+def _n_blocks(profile: MemoryProfile, line: Timeline) -> int:
+    """Count the blocks; a life that a later snapshot tells again is one."""
+    flags = profile.blocks["flags"].to_numpy()
+    return sum(int(((flags[one.rows] & BlockFlag.REPEATED) == 0).sum()) for one in line.series)
 
 
 def _counts_entries(facts: object) -> bool:

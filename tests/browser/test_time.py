@@ -90,9 +90,9 @@ def test_switching_keeps_window_and_rows(show: Show) -> None:
         pixels[mode] = state["x1"] - state["x0"]
         assert shown.page.get_by_label("Left").input_value() == "20000"
         assert shown.page.get_by_label("Right").input_value() == "40000"
-        assert shown.js("window.memscope.writeHash(), new Promise(done => setTimeout(() => done(location.hash), 400))") in (
-            "#x0=20000000000&x1=40000000000"
-        )
+        assert shown.js(
+            "window.memscope.writeHash(), new Promise(done => setTimeout(() => done(location.hash), 400))"
+        ) in ("#x0=20000000000&x1=40000000000")
     assert pixels["folded"] < pixels["true"] - 4 * S
 
 

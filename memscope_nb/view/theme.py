@@ -24,6 +24,12 @@ HUES = [
 FIGURE_GREY = "#77808c"
 SELECTION = "#d55e00"
 
+BANDS = [
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
+    *("#d55e00", "#7a5fb5", "#c9b037", "#2f8f9d", "#a5673f"),
+]
+"""Colours of stacked bands, ten that can be told apart from their neighbours."""
+
 _LIGHT: dict[str, Any] = {
     "css": {
         "ground": "#ffffff",
@@ -46,6 +52,7 @@ _LIGHT: dict[str, Any] = {
     "ledgers": {"allocated": "#0072b2", "active": "#e69f00", "reserved": "#5f6873", "resident": "#cc79a7"},
     "older": "#a4abb4",
     "allocated_fill": "#56b4e9",
+    "bands": BANDS,
     "peak": SELECTION,
     "selection": SELECTION,
     "capacity": "#b3261e",
@@ -94,7 +101,8 @@ def theme_json() -> dict[str, Any]:
     """Return what the runtime needs: ``light`` and ``dark`` colours, ready for JSON.
 
     ``css`` becomes custom properties ``--ms-…`` on the viewer's root, ``area`` is the ramp of live bytes from little
-    to much, ``hues``, ``rest`` and ``sizes`` colour bars by operator, owner or size, the rest colours Bokeh glyphs.
+    to much, ``hues``, ``rest`` and ``sizes`` colour bars by operator, owner or size, ``bands`` the groups of stacked
+    areas, the rest colours Bokeh glyphs.
     """
     return {"light": _LIGHT, "dark": _DARK}
 

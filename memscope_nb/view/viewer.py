@@ -118,7 +118,8 @@ def render_page(payload: bytes, *, data_href: str | None = None, bokeh_href: str
     title = str(header.get("title") or "memory profile")[:_MAX_TITLE]
     runtime, boot = runtime_script(), boot_script()
     scripts = [boot, runtime]
-    body = [_part("figures", _pack(figures_text())), _part("runtime", _pack(runtime))]
+    texts = {"figures": figures_text(), "style": runtime_css(), "runtime": runtime}
+    body = [_part(name, _pack(text)) for name, text in texts.items()]
     if bokeh_href is None:
         scripts.append(bokeh_source()[1].decode("utf-8"))
         body.append(_part("bokeh", _packed_bokeh()))
@@ -134,7 +135,7 @@ def render_page(payload: bytes, *, data_href: str | None = None, bokeh_href: str
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{runtime_css()}</style>\n</head>\n"
+        f"<title>{html.escape(title)}</title>\n</head>\n"
         '<body class="memscope-page">\n<div class="memscope" data-memscope>Opening the profile…</div>\n'
         "<noscript>This page draws with JavaScript, which is switched off.</noscript>\n"
         f"{''.join(body)}<script>{boot}</script>\n</body>\n</html>\n"

@@ -5,16 +5,23 @@ import { el } from "./dom.js";
 import { bytes, count, offset } from "./format.js";
 import { barTip, tipRow } from "./hover.js";
 import { fillBand, OLDER, outline, pixelColour, REST } from "./raster.js";
-import { byteTicks, drawStackFigure, frameRaster, rasterPlace, trueTime, viewOf } from "./stackplot.js";
-import { highest, thinSteps } from "./steps.js";
+import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, trueTime, viewOf } from "./stackplot.js";
+import { thinSteps } from "./steps.js";
 
 const EDGE_SHARE = 0.35;
 
-/** Colours of a raster for the classes of a payload, with a darker one for edges. */
-function classColours(viewer) {
-  const { theme, timeline } = viewer;
-  const hexes = timeline.header.classes.map((item) => theme.classes[item.key] ?? theme.older);
-  return [hexes.map((hex) => pixelColour(hex)), hexes.map((hex) => pixelColour(hex, theme.css.ground, EDGE_SHARE))];
+/** A function that gives the pixel colours of a block: its own and that of its edge. */
+function blockColours(viewer) {
+  const { theme, timeline, series, colours } = viewer;
+  const classes = timeline.header.classes.map((item) => theme.classes[item.key] ?? theme.older);
+  const of = colours?.of ?? ((block) => classes[series.class[block]]);
+  const known = new Map();
+  return (block) => {
+    const text = of(block);
+    let pair = known.get(text);
+    if (!pair) known.set(text, (pair = [pixelColour(text), pixelColour(text, theme.css.ground, EDGE_SHARE)]));
+    return pair;
+  };
 }
 
 /**
@@ -28,7 +35,7 @@ export function rasterBlocks(viewer, raster, chosen, scale) {
   const tops = highestInstants(series.curves.allocated, view.x0, view.x1, width);
   const plan = { t: tops.t, total: tops.v, older: new Float64Array(width), rest: new Float64Array(width), wrong: 0 };
   plan.restBlocks = new Uint32Array(width);
-  const [colours, edges] = classColours(viewer);
+  const coloursOf = blockColours(viewer);
   const [older, rest] = [theme.older, theme.area[0]].map((hex) => pixelColour(hex));
   const y = (value) => height - Math.round((value - scale.low) * scale.perByte);
   sweepBlocks(series, chosen, tops.t, (column, stack) => {
@@ -43,7 +50,10 @@ export function rasterBlocks(viewer, raster, chosen, scale) {
       const block = stack.blocks[k];
       level += series.size[block];
       const above = y(level);
-      if (above < below) fillBand(raster, column, above, below, colours[series.class[block]], edges[series.class[block]], block);
+      if (above < below) {
+        const [colour, edge] = coloursOf(block);
+        fillBand(raster, column, above, below, colour, edge, block);
+      }
       below = above;
     }
     level += stack.rest;
@@ -70,9 +80,7 @@ function drawBlockMap(viewer) {
   const picked = chooseLargest(series, view, kept.most ?? 3000, viewer.mask, selected);
   const raster = frameRaster(viewer, kept.raster);
   const top = thinSteps(series.curves.allocated, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
-  const lowest = thinSteps(series.curves.older, view.x0, view.x1, 200).v.reduce((least, v) => (v < least ? v : least), 0);
-  const scale = { low: lowest, high: Math.max(highest(top), 1024) * 1.06 };
-  scale.perByte = raster.height / (scale.high - scale.low);
+  const scale = stackScale(viewer, raster, top);
   const plan = rasterBlocks(viewer, raster, picked.chosen, scale);
   const outlined = selected < 0 || series.end[selected] <= view.x0 || series.start[selected] >= view.x1
     || outline(raster, selected, pixelColour(theme.selection));

@@ -16,6 +16,9 @@
   };
   try {
     if (!window.DecompressionStream) throw new Error("this browser is too old (it lacks DecompressionStream)");
+    const style = document.createElement("style");
+    style.textContent = await unpack("style");
+    document.head.append(style);
     if (part("bokeh")) run(await unpack("bokeh"));
     if (!window.Bokeh) throw new Error("the BokehJS file that belongs beside this page is missing");
     const packed = part("payload") ?? window.memscopePayload;

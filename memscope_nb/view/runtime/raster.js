@@ -17,10 +17,15 @@ export function clearRaster(old, width, height) {
   return { width, height, image, pixels, owner: new Int32Array(width * height).fill(NOTHING) };
 }
 
-/** `#rrggbb` as the number that a raster stores, optionally mixed with another colour. */
-export function pixelColour(hex, other = hex, share = 0) {
-  const part = (text, k) => parseInt(text.slice(k, k + 2), 16);
-  const [r, g, b] = [1, 3, 5].map((k) => Math.round(part(hex, k) * (1 - share) + part(other, k) * share));
+function colourParts(text) {
+  if (text.startsWith("#")) return [1, 3, 5].map((k) => parseInt(text.slice(k, k + 2), 16));
+  return text.match(/\d+/g).slice(0, 3).map(Number);
+}
+
+/** `#rrggbb` or `rgb(…)` as the number that a raster stores, optionally mixed with another colour. */
+export function pixelColour(colour, other = colour, share = 0) {
+  const [from, to] = [colourParts(colour), colourParts(other)];
+  const [r, g, b] = from.map((value, k) => Math.round(value * (1 - share) + to[k] * share));
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
 

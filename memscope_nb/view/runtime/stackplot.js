@@ -1,12 +1,13 @@
 // The figure of stacked bytes, shared by views: its axis, top edge, raster, pointer.
 
 import { stepEdges } from "./curve.js";
+import { data, el, place } from "./dom.js";
 import { byteTick } from "./format.js";
 import { CLICK_PX, crossAt, hideTip, inFrame, showTip } from "./hover.js";
 import { clearRaster, showRaster } from "./raster.js";
-import { stepLine } from "./steps.js";
+import { highest, stepLine, thinSteps } from "./steps.js";
 
-const MOST_TICKS = 7;
+const MOST_TICKS = 8;
 
 /** Things that a view keeps while others are open. */
 export function viewOf(viewer, key) {
@@ -16,7 +17,7 @@ export function viewOf(viewer, key) {
 
 /** True time of a place on the x axis, which may be folded. */
 export function trueTime(viewer, t) {
-  return viewer.time?.toTrue ? viewer.time.toTrue(t) : t;
+  return Math.round(viewer.timeline.time?.toTrue?.(t) ?? t);
 }
 
 /** Whole binary steps from `low` to `high`. */
@@ -28,6 +29,18 @@ export function byteTicks(low, high, most = MOST_TICKS) {
   return ticks;
 }
 
+/**
+ * Scale of bytes for a raster: from 0 (or, where rows exceed the recorded totals, from the most negative *older*) to a
+ * little above a thinned curve.
+ */
+export function stackScale(viewer, raster, top) {
+  const { series, view } = viewer;
+  const older = thinSteps(series.curves.older, view.x0, view.x1, 200);
+  const low = older.v.reduce((least, v) => (v < least ? v : least), 0);
+  const high = Math.max(highest(top), 1024) * 1.06;
+  return { low, high, perByte: raster.height / (high - low) };
+}
+
 /** A cleared raster of the figure's frame, one pixel a screen pixel. */
 export function frameRaster(viewer, old) {
   const frame = viewer.figures.frame("stack");
@@ -35,8 +48,11 @@ export function frameRaster(viewer, old) {
   return clearRaster(old, Math.max(Math.round(frame.width * dense), 1), Math.max(Math.round(frame.height * dense), 1));
 }
 
-/** Draw everything of the figure but the raster: `tops` are thinned curves that edge the bands. */
-export function drawStackFigure(viewer, raster, { low, high, ticks, tops }) {
+/**
+ * Draw everything of the figure but the raster.
+ * @param what `tops`: thinned curves that edge the bands; `labels`: `[text, height from the top as a share]`
+ */
+export function drawStackFigure(viewer, raster, { low, high, ticks, tops, labels = [], withGaps = true }) {
   const { figures, view, series, refs } = viewer;
   showRaster(refs.stackCanvas, raster, figures.frame("stack"));
   figures.model("stack").y_range.setv({ start: low, end: high });
@@ -44,11 +60,18 @@ export function drawStackFigure(viewer, raster, { low, high, ticks, tops }) {
   const lines = tops.map((top) => stepLine(top, view.x1));
   const join = (key) => Float64Array.from(lines.flatMap((line) => [...line[key], NaN]));
   figures.setData("stack-top", { x: join("x"), y: join("y") });
-  const gaps = series.gaps.filter(([from, to]) => from < view.x1 && to > view.x0);
+  const gaps = (withGaps ? series.gaps : []).filter(([from, to]) => from < view.x1 && to > view.x0);
   figures.setData("stack-gaps", {
     x0: gaps.map((gap) => Math.max(gap[0], view.x0)),
     x1: gaps.map((gap) => Math.min(gap[1], view.x1)),
   });
+  const frame = figures.frame("stack");
+  const notes = labels.map(([text, share]) => {
+    const note = el("span", { class: "ms-strip-label" }, data(text));
+    place(note, { left: 0, width: frame.left - 60, top: frame.top + share * frame.height });
+    return note;
+  });
+  refs.stackNotes.replaceChildren(...notes);
   const x = stepEdges(viewer);
   figures.setData("stack-steps", { x, y0: x.map(() => low), y1: x.map(() => high) });
 }

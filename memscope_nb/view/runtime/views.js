@@ -19,8 +19,11 @@ import { chooseLargest, sweepBlocks } from "./bands.js";
 import { blockMapView } from "./blockmap.js";
 import { drawGantt } from "./gantt.js";
 import { hideTip } from "./hover.js";
+import { icicleView } from "./icicle.js";
 import { placeLabels } from "./rows.js";
+import { stackedView } from "./stacked.js";
 import { listenToStack } from "./stackplot.js";
+import { tableView } from "./table.js";
 import { viewTab } from "./viewtabs.js";
 
 const blocksView = {
@@ -34,7 +37,7 @@ const blocksView = {
   },
 };
 
-const VIEWS = [blocksView, blockMapView];
+const VIEWS = [blocksView, blockMapView, stackedView, icicleView, tableView];
 
 /** Make the tabs and open the wanted view, or the first one. */
 export function buildViews(viewer, wanted) {

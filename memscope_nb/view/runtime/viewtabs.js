@@ -9,6 +9,8 @@ export function buildViewFrame(refs, gantt, stack) {
   framesBuilt += 1;
   refs.stackCanvas = el("canvas", { class: "ms-stack-canvas", "aria-hidden": "true" });
   stack.prepend(refs.stackCanvas);
+  refs.stackNotes = el("div", {});
+  refs.stackOver.append(refs.stackNotes);
   refs.viewTabs = el("div", { class: "ms-tabs", role: "tablist", "aria-label": "Views of the blocks in the window" });
   refs.viewBar = el("div", { class: "ms-view-bar" });
   refs.viewOwn = el("div", { class: "ms-view-own" });

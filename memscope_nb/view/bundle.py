@@ -19,6 +19,7 @@ _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']\./([\w.-]+)["'];?[ 
 _EXPORT = re.compile(r"^export (?=(?:async )?function\b|class\b|const\b)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
 """Comments that fill whole lines. They stay in the sources; a page does not carry them."""
+_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _TOP_NAME = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let|var)\s+([\w$]+)", re.MULTILINE)
 
 
@@ -71,6 +72,10 @@ def bundle(files: Mapping[str, str], entry: str) -> str:
                 raise ValueError(f"{top} is declared in {owner[top]} and in {name}")
             owner[top] = name
         body = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))
+        uneven = next((line for line in body.splitlines() if line.count("`") % 2), None)
+        if uneven is not None:  # its inner lines would lose their indentation below
+            raise ValueError(f"{name}: a template literal over several lines: {uneven.strip()!r}")
+        body = _INDENT.sub("", body)
         left = re.search(r"^(?:import|export)\b.*", body, re.MULTILINE)
         if left:
             raise ValueError(f"{name}: cannot bundle {left.group(0)!r}")

@@ -24,7 +24,7 @@ def open_alive(shown: Shown) -> None:
 
 
 def set_focus(shown: Shown, t: int) -> None:
-    shown.js("t => { memscope.focus = { ...memscope.focus, t, true: t, isPeak: false }; memscope.redraw(); }", t)
+    shown.js("t => memscope.setFocus(memscope.shown(t))", t)
     shown.settle()
 
 
@@ -79,7 +79,7 @@ def test_sums_are_the_total_at_every_instant(show: Show) -> None:
         check(root)
         boxes = shown.js("memscope.views.kept.alive.layout.boxes.map(b => [b.depth, b.x, b.width, b.node.bytes])")
         width = max(box[2] for box in boxes)
-        for depth, x, wide, size in boxes:
+        for _, x, wide, size in boxes:
             assert wide == pytest.approx(size / root["bytes"] * width)
             assert 0 <= x <= width - wide + 1e-6
         for depth in {box[0] for box in boxes}:
@@ -210,7 +210,7 @@ def test_filtered_bytes_have_a_box(show: Show) -> None:
     shown = show(made)
     open_alive(shown)
     t = made.header["series"][0]["peak"]["allocated"][0]
-    shown.js("memscope.mask = Uint8Array.from(memscope.series.size, size => size > 65536 ? 1 : 0); memscope.redraw()")
+    shown.js("memscope.setFilters({ minSize: 65537 })")
     shown.settle()
     hidden = int(made.size[made.live(t) & (made.size <= 65536)].sum())
     root = tree(shown)

@@ -45,6 +45,7 @@ def test_orders_and_strips() -> None:
             "y is declared",
         ),
         ({"main.js": "export default 1;\n"}, "cannot bundle"),
+        ({"main.js": "export const m = `a\n  b`;\n"}, "over several lines"),
         (
             {
                 "main.js": 'import { x } from "./x.js";\nexport const m = 1;\n',

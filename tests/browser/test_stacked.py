@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 S = 1_000_000_000
 PLAN = """(k => ({ t: Array.from(k.plan.t), total: Array.from(k.plan.total), sums: Array.from(k.plan.sums),
-  older: Array.from(k.plan.older), wrong: k.plan.wrong, bands: k.bands.map(b => b.label), groups: k.bands.map(b => b.group)
+  older: Array.from(k.plan.older), wrong: k.plan.wrong, bands: k.bands.map(b => b.label)
 }))(memscope.views.kept.stacked)"""
 
 
@@ -137,7 +137,7 @@ def test_choice_and_filter_survive_a_change_of_view(show: Show) -> None:
     open_view(shown, "stacked")
     assert shown.page.locator(".ms-view-bar select").input_value() == "operator"
     assert shown.page.locator(".ms-view-legend .ms-layer-key").count() == 12
-    shown.js("memscope.mask = Uint8Array.from(memscope.series.size, size => size > 65536 ? 1 : 0); memscope.redraw()")
+    shown.js("memscope.setFilters({ minSize: 65537 })")
     shown.settle()
     plan = shown.js(PLAN)
     sums = np.array(plan["sums"]).reshape(len(plan["t"]), len(plan["bands"]))

@@ -153,7 +153,7 @@ def test_only_what_passes_the_filters(show: Show, tmp_path: Path) -> None:
     made = make(1500, second=False)
     shown = show(made)
     open_view(shown, "table")
-    shown.js("memscope.mask = Uint8Array.from(memscope.series.size, size => size > 65536 ? 1 : 0); memscope.redraw()")
+    shown.js("memscope.setFilters({ minSize: 65537 })")
     shown.settle()
     rows = _download(shown, tmp_path)
     assert [int(row["block_id"]) for row in rows] == np.flatnonzero(made.size > 65536).tolist()

@@ -204,7 +204,7 @@ def test_a_filtered_block_stays_in_the_total(show: Show) -> None:
     shown = show(made)
     open_view(shown, "map")
     total = shown.js("Array.from(memscope.views.kept.map.plan.total)")
-    shown.js("memscope.mask = Uint8Array.from(memscope.series.size, size => size > 65536 ? 1 : 0); memscope.redraw()")
+    shown.js("memscope.setFilters({ minSize: 65537 })")
     shown.settle()
     kept = shown.js(
         """(({ plan, picked }) => ({

@@ -39,16 +39,17 @@ function magnitude(value) {
 /**
  * The `most` blocks with the largest bytes × time inside the view, in order of their start.
  * @param mask 0/1 per block (0 = filtered out), or undefined
- * @param always block that is chosen in any case, or -1
+ * @param always blocks that are chosen in any case
  * @returns {{chosen: Int32Array, inView: number, masked: number}}
  */
-export function chooseLargest(series, { x0, x1 }, most, mask, always = -1) {
+export function chooseLargest(series, { x0, x1 }, most, mask, always = []) {
   const { start, end, size } = series;
   const to = upperBound(start, x1);
   const classes = new Uint32Array(65536);
   const weight = (i) => size[i] * (Math.min(end[i], x1) - Math.max(start[i], x0));
   let inView = 0;
   let masked = 0;
+  const wanted = new Set(always);
   const seen = (i) => end[i] > x0 && end[i] > start[i] && start[i] < x1;
   for (let i = 0; i < to; i += 1) {
     if (!seen(i)) continue;
@@ -62,9 +63,9 @@ export function chooseLargest(series, { x0, x1 }, most, mask, always = -1) {
   const chosen = [];
   const border = []; // the class that is only partly wanted
   for (let i = 0; i < to; i += 1) {
-    if (!seen(i) || (mask && !mask[i] && i !== always)) continue;
+    if (!seen(i) || (mask && !mask[i] && !wanted.has(i))) continue;
     const level = magnitude(weight(i));
-    if (level >= lowest || i === always) chosen.push(i);
+    if (level >= lowest || wanted.has(i)) chosen.push(i);
     else if (level === lowest - 1) border.push(i);
   }
   // Hundreds of thousands of nearly equal ones (less than 1 % apart) are taken in order of time instead.

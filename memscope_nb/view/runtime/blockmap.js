@@ -1,25 +1,26 @@
 // Block map: the blocks that hold most, stacked in the order of their start; the top edge is the allocated curve.
 
 import { chooseLargest, highestInstants, sweepBlocks } from "./bands.js";
+import { buildColours } from "./colours.js";
 import { el } from "./dom.js";
-import { bytes, count, offset } from "./format.js";
+import { bytes, count } from "./format.js";
 import { barTip, tipRow } from "./hover.js";
 import { fillBand, OLDER, outline, pixelColour, REST } from "./raster.js";
-import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, trueTime, viewOf } from "./stackplot.js";
+import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, viewMask, viewOf } from "./stackplot.js";
 import { thinSteps } from "./steps.js";
 
 const EDGE_SHARE = 0.35;
+const MOST_OUTLINED = 200;
 
 /** A function that gives the pixel colours of a block: its own and that of its edge. */
 function blockColours(viewer) {
-  const { theme, timeline, series, colours } = viewer;
-  const classes = timeline.header.classes.map((item) => theme.classes[item.key] ?? theme.older);
-  const of = colours?.of ?? ((block) => classes[series.class[block]]);
+  viewer.colours ??= buildColours(viewer);
+  const { of } = viewer.colours;
   const known = new Map();
   return (block) => {
     const text = of(block);
     let pair = known.get(text);
-    if (!pair) known.set(text, (pair = [pixelColour(text), pixelColour(text, theme.css.ground, EDGE_SHARE)]));
+    if (!pair) known.set(text, (pair = [pixelColour(text), pixelColour(text, viewer.theme.css.ground, EDGE_SHARE)]));
     return pair;
   };
 }
@@ -63,30 +64,30 @@ export function rasterBlocks(viewer, raster, chosen, scale) {
   return plan;
 }
 
-function blockMapStatus(viewer, plan, picked, outlined) {
+function blockMapStatus(plan, picked, unseen) {
   const { chosen, inView, masked } = picked;
   if (!inView) return "No block in view.";
   const parts = [`${count(inView)} blocks in view`, `the ${count(chosen.length)} with most bytes × time stacked one by one`];
   const rest = inView - chosen.length;
   if (rest > 0) parts.push(`${count(rest)} in the band "rest"${masked ? `, of them ${count(masked)} hidden by filters` : ""}`);
   if (plan.wrong) parts.push(`the bands of ${count(plan.wrong)} pixel columns do not add up to the recorded total`);
-  if (!outlined) parts.push("the selected block is too small to be seen here");
+  if (unseen) parts.push(`${count(unseen)} of the selected blocks too small to be seen here`);
   return parts.join(" · ");
 }
 
 function drawBlockMap(viewer) {
-  const { series, view, theme, selected } = viewer;
+  const { series, view, theme, selection } = viewer;
   const kept = viewOf(viewer, "map");
-  const picked = chooseLargest(series, view, kept.most ?? 3000, viewer.mask, selected);
+  const inView = selection.filter((i) => series.start[i] < view.x1 && series.end[i] > view.x0).slice(0, MOST_OUTLINED);
+  const picked = chooseLargest(series, view, kept.most ?? 3000, viewMask(viewer), inView);
   const raster = frameRaster(viewer, kept.raster);
   const top = thinSteps(series.curves.allocated, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
   const scale = stackScale(viewer, raster, top);
   const plan = rasterBlocks(viewer, raster, picked.chosen, scale);
-  const outlined = selected < 0 || series.end[selected] <= view.x0 || series.start[selected] >= view.x1
-    || outline(raster, selected, pixelColour(theme.selection));
+  const unseen = inView.length - (inView.length ? outline(raster, inView, pixelColour(theme.selection)) : 0);
   Object.assign(kept, { raster, plan, picked });
   drawStackFigure(viewer, raster, { ...scale, ticks: byteTicks(scale.low, scale.high), tops: [top] });
-  viewer.refs.status.textContent = blockMapStatus(viewer, plan, picked, outlined);
+  viewer.refs.status.textContent = blockMapStatus(plan, picked, unseen);
 }
 
 function fillBlockMapBar(viewer) {
@@ -118,7 +119,7 @@ function blockMapTip(viewer, at) {
     tipRow("older than the window", bytes(plan.older[column])),
     tipRow("allocated", bytes(plan.total[column])),
   );
-  return [el("h3", { text: `at ${offset(trueTime(viewer, plan.t[column]))}` }), table];
+  return [el("h3", { text: `at ${viewer.when(plan.t[column])}` }), table];
 }
 
 function pickBlock(viewer, at) {

@@ -1,20 +1,15 @@
 // Icicle: what is alive at the focus instant, by call stack; the width of a box is its bytes.
 
 import { data, el } from "./dom.js";
-import { bytes, bytesExact, clip, count, offset, offsetAbout } from "./format.js";
+import { bytes, bytesExact, clip, count, offsetAbout } from "./format.js";
 import { showTip, tipRow } from "./hover.js";
 import { buildIcicle, followPath, layoutIcicle } from "./icicletree.js";
-import { trueTime, viewOf } from "./stackplot.js";
+import { viewOf } from "./stackplot.js";
 
 const ROW_PX = 22;
 const MOST_BOXES = 2500;
 const TEXT_PX = 30;
 const HUES = 6;
-
-/** The instant that rows are ranked by. */
-function focusOf(viewer) {
-  return viewer.focus?.t ?? viewer.series.rankInstant;
-}
 
 /** One hue for all frames of a file. */
 function hueOf(text) {
@@ -24,12 +19,9 @@ function hueOf(text) {
   return hash % HUES;
 }
 
-const FRAME_TEXT = /^(?:.*[/\\])?([^/\\]{1,200}?)(?::(\S+) |\((\S+)\): )(.+)$/; // "a/b.py:12 f" and "a/b.py(12): f"
-
-/** A frame as function, then file and line, which stays readable in a narrow box; null for other texts. */
-function frameParts(text) {
-  const found = text.length < 1000 ? FRAME_TEXT.exec(text) : null;
-  return found && [found[4], `${found[1]}:${found[2] ?? found[3]}`];
+/** A frame without its folders, so that file and line fit into a box. */
+function shortFrame(text) {
+  return text.slice(0, 1000).replace(/^[^(]*[/\\](?=.)/, "");
 }
 
 function boxLabel(node) {
@@ -45,10 +37,8 @@ function boxNode(kept, box) {
   button.style.top = `${box.depth * ROW_PX}px`;
   button.style.width = `${Math.max(box.width - 1, 0.75)}px`;
   if (box.width >= TEXT_PX) {
-    const parts = node.kind === "frame" ? frameParts(node.text) : null;
     const times = node.folded.length ? ` ×${count(node.folded.length)}` : "";
-    button.append(data(parts ? parts[0] + times : boxLabel(node)));
-    if (parts) button.append(data(parts[1], { class: "ms-data ms-ice-file" }));
+    button.append(data(node.kind === "frame" ? clip(shortFrame(node.text), 300) + times : boxLabel(node)));
     button.append(el("span", { class: "ms-ice-bytes", text: bytes(node.bytes) }));
   }
   kept.boxOf.set(button, box);
@@ -77,7 +67,7 @@ function breadcrumb(viewer, kept, path) {
 }
 
 function aliveStatus(viewer, tree, dropped, t) {
-  const when = offset(trueTime(viewer, t));
+  const when = viewer.when(t);
   const { alive, older, total, common } = tree;
   const parts = [`${bytes(total)} allocated at ${when} = ${bytes(alive.bytes)} in ${count(alive.blocks)} blocks`];
   if (alive.hiddenBlocks) parts[0] += ` + ${bytes(alive.hidden)} in ${count(alive.hiddenBlocks)} hidden by filters`;
@@ -107,9 +97,9 @@ function rootNode({ root, total }, width, t) {
 
 function drawIcicle(viewer) {
   const kept = viewOf(viewer, "alive");
-  const t = focusOf(viewer);
+  const { t } = viewer.focus;
   const width = Math.max(kept.boxes.clientWidth - 1, 50);
-  const state = [viewer.series, viewer.series.start, t, viewer.mask ?? null, kept.innermost, kept.plumbing, kept.withOlder, width, (kept.path ?? []).join("\n")];
+  const state = [viewer.series, viewer.series.start, t, viewer.mask, kept.innermost, kept.plumbing, kept.withOlder, width, (kept.path ?? []).join("\n")];
   if (kept.drawnFor?.every((value, k) => value === state[k])) return;
   const tree = buildIcicle(viewer.timeline, viewer.series, t, kept, viewer.mask);
   kept.tree = tree;
@@ -124,7 +114,7 @@ function drawIcicle(viewer) {
   kept.path = path;
   const layout = fittingBoxes(node, width);
   const nodes = layout.boxes.map((box) =>
-    box.depth || path.length ? boxNode(kept, { ...box, path: [...path, ...box.path] }) : rootNode(tree, width, offset(trueTime(viewer, t))));
+    box.depth || path.length ? boxNode(kept, { ...box, path: [...path, ...box.path] }) : rootNode(tree, width, viewer.when(t)));
   kept.boxes.style.height = `${layout.rows * ROW_PX + 4}px`;
   kept.boxes.replaceChildren(...nodes);
   kept.layout = layout;
@@ -195,7 +185,7 @@ function enterIcicle(viewer) {
 export const icicleView = {
   key: "alive",
   figure: null,
-  label: (viewer) => `Alive at ${offsetAbout(trueTime(viewer, focusOf(viewer)), 1000)}`,
+  label: (viewer) => `Alive at ${offsetAbout(viewer.focus.true, 1000)}`,
   available: () => true,
   enter: enterIcicle,
   draw: drawIcicle,

@@ -41,22 +41,27 @@ export function fillBand(raster, column, y0, y1, colour, edge, owner) {
   if (to - from >= 3) pixels[from * width + column] = edge;
 }
 
-/** Draw a line around what belongs to an owner; false if it has no pixel. */
-export function outline(raster, owner, colour) {
+/** Draw a line around what belongs to some owners; returns how many of them have a pixel. */
+export function outline(raster, owners, colour) {
   const { width, height, pixels } = raster;
   const edge = [];
-  let found = false;
+  const found = new Set();
+  const wanted = new Set(owners);
+  const few = owners.length === 1 ? owners[0] : null;
+  const isMine = few === null ? (at) => wanted.has(raster.owner[at]) : (at) => raster.owner[at] === few;
   for (let y = 0, at = 0; y < height; y += 1) {
     for (let x = 0; x < width; x += 1, at += 1) {
-      const mine = raster.owner[at] === owner;
-      found ||= mine;
-      const differs = (there, inside) => inside && (raster.owner[there] === owner) !== mine;
+      const mine = isMine(at);
+      if (mine) found.add(raster.owner[at]);
+      // Neighbours that are both selected keep the line between them.
+      const differs = (there, inside) =>
+        inside && raster.owner[there] !== raster.owner[at] && (mine || isMine(there));
       if (differs(at + 1, x + 1 < width)) edge.push(at, at + 1);
       if (differs(at + width, y + 1 < height)) edge.push(at, at + width);
     }
   }
   for (const at of edge) pixels[at] = colour;
-  return found;
+  return found.size;
 }
 
 /** Show a raster on a canvas that covers a frame. */

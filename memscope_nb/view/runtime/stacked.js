@@ -2,10 +2,10 @@
 
 import { highestInstants, sweepGroups } from "./bands.js";
 import { data, el } from "./dom.js";
-import { bytes, byteTick, clip, offset } from "./format.js";
+import { bytes, byteTick, clip } from "./format.js";
 import { tipRow } from "./hover.js";
 import { fillBand, OLDER, pixelColour } from "./raster.js";
-import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, trueTime, viewOf } from "./stackplot.js";
+import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, viewOf } from "./stackplot.js";
 import { stackBands } from "./stackgroups.js";
 import { highest, thinSteps, valueAt } from "./steps.js";
 
@@ -32,7 +32,7 @@ function bandColour({ theme, timeline }, key, band, k) {
 /** Bands of the current choice, kept until series, choice or filters change. */
 function currentBands(viewer, kept) {
   const { timeline, series } = viewer;
-  const mask = viewer.mask ?? null;
+  const { mask } = viewer;
   const same = kept.bands && kept.of === series && kept.mask === mask && kept.bandsKey === kept.key && kept.start === series.start;
   if (!same) {
     Object.assign(kept, stackBandsOf(timeline, series, kept.key, mask), { of: series, start: series.start, mask, bandsKey: kept.key, theme: null });
@@ -171,7 +171,7 @@ function stackedTip(viewer, at) {
       const value = valueAt(series.curves.allocated, t);
       row(series.info.label, Number.isNaN(value) ? "no recording" : bytes(value), owner === k);
     });
-    return [el("h3", { text: `allocated at ${offset(trueTime(viewer, t))}` }), table];
+    return [el("h3", { text: `allocated at ${viewer.when(t)}` }), table];
   }
   if (Number.isNaN(plan.total[column])) return [el("p", { text: "no recording here" })];
   for (let k = bands.length - 1; k >= 0; k -= 1) {
@@ -180,7 +180,7 @@ function stackedTip(viewer, at) {
   }
   row("older than the window", bytes(plan.older[column]), owner === OLDER);
   const total = el("table", { class: "ms-tip-top" }, tipRow("allocated", bytes(plan.total[column])));
-  return [el("h3", { text: `at ${offset(trueTime(viewer, plan.t[column]))}` }), table, total];
+  return [el("h3", { text: `at ${viewer.when(plan.t[column])}` }), table, total];
 }
 
 export const stackedView = {

@@ -2,6 +2,7 @@
 
 import { stepEdges } from "./curve.js";
 import { data, el, place } from "./dom.js";
+import { lifeTest } from "./filters.js";
 import { byteTick } from "./format.js";
 import { CLICK_PX, crossAt, hideTip, inFrame, showTip } from "./hover.js";
 import { clearRaster, showRaster } from "./raster.js";
@@ -15,9 +16,11 @@ export function viewOf(viewer, key) {
   return viewer.views.kept[key];
 }
 
-/** True time of a place on the x axis, which may be folded. */
-export function trueTime(viewer, t) {
-  return Math.round(viewer.timeline.time?.toTrue?.(t) ?? t);
+/** Flags of the blocks that pass all filters, those that depend on the window too; null = all. */
+export function viewMask(viewer) {
+  const { series, view, mask, filters, timeline } = viewer;
+  const passes = lifeTest(series, view, filters.life, timeline.openClass);
+  return passes ? Uint8Array.from(series.start, (_, i) => ((!mask || mask[i]) && passes(i) ? 1 : 0)) : mask;
 }
 
 /** Whole binary steps from `low` to `high`. */
@@ -116,7 +119,9 @@ export function listenToStack(viewer) {
   listen("pointerup", (event) => {
     const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < CLICK_PX;
     const at = still ? inFrame(viewer, "stack", event) : null;
-    if (at && viewer.views.active.pick) viewer.select(viewer.views.active.pick(viewer, at));
+    const block = at && viewer.views.active.pick?.(viewer, at);
+    if (block >= 0 && event.shiftKey) viewer.toggle(block);
+    else if (block >= -1) viewer.select(block);
     down = null;
   });
 }

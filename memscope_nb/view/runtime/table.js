@@ -2,8 +2,8 @@
 
 import { data, el } from "./dom.js";
 import { bytes, clip, count, duration, offset } from "./format.js";
-import { viewOf } from "./stackplot.js";
-import { blocksInView, csvPieces, firstBlocks, MOST_ROWS, tableColumns, trueTimes } from "./tablerows.js";
+import { viewMask, viewOf } from "./stackplot.js";
+import { blocksInView, csvPieces, firstBlocks, MOST_ROWS, tableColumns } from "./tablerows.js";
 
 const TABLE_ROW_PX = 24;
 const VISIBLE_PX = 552;
@@ -14,7 +14,7 @@ const DESCENDING_FIRST = new Set(["size", "duration"]);
 
 function tableText(viewer, column, i) {
   const { series, timeline } = viewer;
-  const { start, end } = trueTimes(series);
+  const { start, end } = series.raw;
   const open = series.class[i] === timeline.openClass;
   if (column.text) return clip(column.text(i) ?? "", 400) || (column.key === "operator" ? "(no name)" : "");
   if (column.key === "size") return bytes(series.size[i]);
@@ -43,7 +43,7 @@ function renderRows(viewer, kept) {
   const nodes = rows.map((i, k) =>
     el(
       "tr",
-      { class: i === viewer.selected ? "ms-tr ms-tr-selected" : "ms-tr", "data-block": i, "aria-rowindex": first + k + 2 },
+      { class: viewer.selection.includes(i) ? "ms-tr ms-tr-selected" : "ms-tr", "data-block": i, "aria-rowindex": first + k + 2 },
       ...kept.columns.map((column) => tableCell(viewer, column, i)),
     ),
   );
@@ -59,7 +59,7 @@ function drawTable(viewer) {
     fillTableHead(viewer, kept);
   }
   const column = kept.columns.find((item) => item.key === kept.sort) ?? kept.columns[0];
-  kept.blocks = blocksInView(series, view, viewer.mask);
+  kept.blocks = blocksInView(series, view, viewMask(viewer));
   kept.rows = firstBlocks(kept.blocks, column.number, kept.descending);
   kept.table.setAttribute("aria-rowcount", String(kept.rows.length + 1));
   renderRows(viewer, kept);
@@ -122,7 +122,10 @@ function enterTable(viewer) {
   });
   kept.body.addEventListener("click", (event) => {
     const row = event.target.closest("[data-block]");
-    if (row) viewer.select(Number(row.getAttribute("data-block")));
+    if (!row) return;
+    const block = Number(row.getAttribute("data-block"));
+    if (event.shiftKey) viewer.toggle(block);
+    else viewer.select(block);
   });
   viewer.refs.viewOwn.append(kept.scroller);
 }

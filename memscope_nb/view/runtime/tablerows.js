@@ -11,15 +11,10 @@ export function tableSite(header, stack) {
   return frame === undefined ? "" : header.frames[frame];
 }
 
-/** Start and end of the blocks in ns offsets; those of the series may be places on a folded axis. */
-export function trueTimes(series) {
-  return series.raw ?? series;
-}
-
 /** Columns that a payload has: `number(i)` sorts a block; texts sort by their rank. */
 export function tableColumns(timeline, series) {
   const { header } = timeline;
-  const times = trueTimes(series);
+  const times = series.raw; // true times, also where the axis is folded
   const ranked = (texts, of) => {
     const order = [...texts.keys()].sort((a, b) => (texts[a] < texts[b] ? -1 : texts[a] > texts[b] ? 1 : a - b));
     const rank = new Float64Array(texts.length);
@@ -110,7 +105,7 @@ const CSV_CHUNK = 20_000;
  */
 export function csvPieces(timeline, series, blocks) {
   const { header, openClass } = timeline;
-  const times = trueTimes(series);
+  const times = series.raw; // true times, also where the axis is folded
   const origin = BigInt(header.t0_ns);
   const owners = series.owner ? ["owner"] : [];
   const labels = series.label ? ["labels"] : [];

@@ -13,7 +13,7 @@
 //   tip(viewer, at)    optional, with figure "stack": content of the tooltip at a place {x, y} of the frame, or null
 //   pick(viewer, at)   optional, with figure "stack": block to select there (position in the series), or -1
 // What a view wants to keep while others are open goes into viewOf(viewer, key).
-// Times that a view shows as text are trueTime(viewer, t): positions on the x axis may be folded time.
+// Places on the x axis may be folded time: text of a time is viewer.when(place). Filters: viewer.mask or viewMask(viewer).
 
 import { chooseLargest, sweepBlocks } from "./bands.js";
 import { blockMapView } from "./blockmap.js";

@@ -8,7 +8,8 @@ never added up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,7 @@ class Series:
     """Bytes of its blocks from before the window: part of the level before the first event."""
     release_shift_ns: int = 0
     """1 where a sample at a release still counts the released block: it then ends right after that instant."""
+    _rests: dict[str, tuple[Int64Array, Int64Array, Int64Array]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def settled(self) -> npt.NDArray[np.bool_]:
@@ -101,9 +103,12 @@ class Series:
         """Return times, recorded - live bytes, and tolerance in bytes, at each settled sample that has the ledger."""
         if ledger not in self.recorded:
             return (np.empty(0, dtype=np.int64),) * 3
-        keep = self.settled & (self.recorded[ledger] != NA_NS)
-        t = self.t[keep]
-        return t, self.recorded[ledger][keep] - self.lives[ledger].bytes_at(t), self.tolerance[keep]
+        if ledger not in self._rests:
+            keep = self.settled & (self.recorded[ledger] != NA_NS)
+            t = self.t[keep]
+            rest = self.recorded[ledger][keep] - self.lives[ledger].bytes_at(t)
+            self._rests[ledger] = (t, rest, self.tolerance[keep])
+        return self._rests[ledger]
 
     def peak(self, ledger: str) -> tuple[int, int] | None:
         """First instant and bytes of the highest sample of a ledger."""
@@ -136,8 +141,18 @@ class Balance:
     """Differences within the rounding of the text, neither fall nor rise."""
 
 
+_KNOWN: WeakKeyDictionary[MemoryProfile, tuple[Series, ...]] = WeakKeyDictionary()
+"""Series of the profiles that are still in use: nearly every analysis starts from them, and tables are read-only."""
+
+
 def iter_series(profile: MemoryProfile) -> Iterator[Series]:
     """Yield every series that has blocks or pool totals, by source, then device, then size of the pool."""
+    if profile not in _KNOWN:
+        _KNOWN[profile] = tuple(_make_series(profile))
+    return iter(_KNOWN[profile])
+
+
+def _make_series(profile: MemoryProfile) -> Iterator[Series]:
     starts = block_starts(profile)
     ends = {"allocated": block_ends(profile), "active": block_ends(profile, ledger="active")}
     blocks, totals = profile.blocks, profile.totals[profile.totals["scope"] == "pool"]

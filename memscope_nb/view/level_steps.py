@@ -74,7 +74,7 @@ def join_steps(parts: Sequence[Steps]) -> Steps:
 def idle_stretches(changes: Sequence[Int64Array], span: tuple[int, int]) -> list[list[int]]:
     """Return the stretches ``[start, end]`` of a span in which nothing changes for more than a share of it."""
     every = np.concatenate([np.array(span, dtype=np.int64), *changes])
-    t = np.unique(every[(every >= span[0]) & (every <= span[1])])
+    t = np.sort(every[(every >= span[0]) & (every <= span[1])])
     long = np.flatnonzero(np.diff(t) > IDLE_SHARE * (span[1] - span[0]))
     return [[int(t[i]), int(t[i + 1])] for i in long]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_several_blocks_by_shift_and_by_box(show: Show) -> None:
         box = shown.js("id => memscope.boxOf(id)", block)
         if box["right"] - box["left"] >= 14 and box["bottom"] - box["top"] >= 4:
             wide.append((block, box))
-    (one, box_one), (two, box_two) = wide[-1], wide[-2]
+    (_, box_one), (_, box_two) = wide[-1], wide[-2]
     _click_bar(shown, box_one)
     first = shown.state()["selection"]
     assert len(first) == 1
@@ -330,7 +331,7 @@ def test_colours_by_operator_owner_and_size(show: Show) -> None:
     bars = shown.js("Array.from(memscope.drawn.bars, i => memscope.series.size[i])")
     assert len({c for c, size in zip(colours, bars, strict=True) if size == made.size[largest]}) == 1
     by_size = sorted(zip(bars, colours, strict=True))
-    changes = sum(a[1] != b[1] for a, b in zip(by_size, by_size[1:], strict=False))
+    changes = sum(a[1] != b[1] for a, b in itertools.pairwise(by_size))
     assert changes == len(set(colours)) - 1 > 2  # a larger block never has a colour of smaller ones
     chosen.select_option("class")
     shown.settle()

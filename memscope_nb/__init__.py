@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .analysis.contract import memory_summary
     from .analysis.decompose import decompose
     from .analysis.decompose_layers import device_layers
+    from .analysis.fragmentation import fragmentation
     from .analysis.growth import collection_growth
     from .analysis.inefficient import find_inefficient
     from .analysis.layers import layers
@@ -51,6 +52,7 @@ _HOMES = {
     "export_html": "export.pages",
     "find_inefficient": "analysis.inefficient",
     "free_gaps": "analysis.segment_map",
+    "fragmentation": "analysis.fragmentation",
     "layers": "analysis.layers",
     "live_at": "analysis.series",
     "load": "io",
@@ -84,6 +86,7 @@ __all__ = [
     "export_html",
     "find_inefficient",
     "free_gaps",
+    "fragmentation",
     "layers",
     "live_at",
     "load",

@@ -10,17 +10,19 @@ from typing import Any
 import pandas as pd
 
 from .analysis.result import Result
+from .errors import InputError
 from .units import format_bytes
 
 MAX_ROWS = 40
 
 
 def add_analyses(commands: Any) -> None:
-    """Add ``leaks``, ``compare``, ``inefficient``, ``decompose`` and ``watch``."""
+    """Add ``leaks``, ``compare``, ``inefficient``, ``decompose``, ``oom`` and ``watch``."""
     _add_leaks(commands)
     _add_compare(commands)
     _add_inefficient(commands)
     _add_decompose(commands)
+    _add_oom(commands)
     watch = _command(commands, "watch", "which watched memory changed, and which operator is suspected", _watch)
     watch.add_argument("--may-write", action="append", metavar="REGEX", help="operators that are expected to write")
 
@@ -66,6 +68,15 @@ def _add_decompose(commands: Any) -> None:
     decompose = _command(commands, "decompose", "what the memory of each pool is for", _decompose)
     decompose.add_argument("--at", type=int, metavar="NS", help="instant (default: the peak of each pool)")
     decompose.add_argument("--rules", metavar="FILE", help="own rules, TOML")
+
+
+def _add_oom(commands: Any) -> None:
+    oom = _command(commands, "oom", "why an allocation failed, and what kept idle memory from it", _oom)
+    oom.add_argument(
+        "--at", default="oom", metavar="WHEN", help="oom (the last one), end, peak, number of a failure, or ns"
+    )
+    oom.add_argument("--request", metavar="SIZE", help="ask for this much then, such as '4 GiB' (PyTorch snapshots)")
+    oom.add_argument("--stream", type=int, metavar="HANDLE", help="stream that asks (default: 0); with --request")
 
 
 def _add_compat(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +134,34 @@ def _decompose(args: argparse.Namespace) -> int:
 
     result = decompose(args.path, at=args.at, rules=args.rules)
     return _show(args, result, {"tree": result.frame})
+
+
+def _oom(args: argparse.Namespace) -> int:
+    from .analysis.fragmentation import fragmentation
+    from .analysis.oom import explain_oom
+    from .model import as_profile
+
+    profile = as_profile(args.path)
+    if len(profile.events):  # rows of msMemScope
+        if args.at != "oom" or args.request or args.stream is not None:
+            raise InputError("--at, --request and --stream are for PyTorch snapshots; this is a msMemScope dump")
+        report = explain_oom(profile)
+        return _show(args, report, {"failures": report.frame, "pools": report.pools, "snapshots": report.snapshots})
+    when = int(args.at) if args.at.isdecimal() else args.at
+    if not isinstance(when, int) and when not in ("oom", "end", "peak"):
+        raise InputError(f"--at {when}: expected oom, end, peak, the number of a failure, or ns")
+    found = fragmentation(profile).at(when, request=args.request, stream=args.stream)
+    if not args.json:
+        print("\n".join(found.answer))
+    pins = found.pins.head(args.rows)[
+        ["device", "size_bytes", "idle_before_bytes", "idle_after_bytes", "reason", "site"]
+    ]
+    fits = found.fits[["route", "device", "size_bytes", "site"]]
+    reasons = found.reasons[["device", "reason", "n_ranges", "idle_bytes", "largest_bytes"]]
+    status = _show(args, found, {"idle by reason": reasons, "it would fit without": fits, "beside idle memory": pins})
+    if not args.json:
+        print("\n".join(f"advice: {text}" for text in found.advice))
+    return status
 
 
 def _watch(args: argparse.Namespace) -> int:

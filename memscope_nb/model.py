@@ -159,13 +159,14 @@ def empty_segments() -> pd.DataFrame:
     """Return a ``segments`` table without rows: ranges that the driver gave, as they were at the end (snapshots).
 
     ``allocated_bytes``, ``pending_bytes`` and ``free_bytes`` are sums of rounded blocks in use, waiting for another
-    stream, and cached; ``largest_free_bytes`` is the largest cached one; ``requested_bytes`` what programs asked for.
-    ``pool_id`` is ``0,0`` for the default pool, anything else is private.
+    stream, and cached; ``largest_free_bytes`` is the largest cached one; ``requested_bytes`` what programs asked for;
+    ``recorded_…`` what the recorder itself wrote. ``pool_id`` is ``0,0`` for the default pool, else private.
     """
     return _empty(
         source="int32", device="category", pool="category", addr="UInt64", size_bytes="int64", pool_id="category",
         stream="Int64", segment_type="category", is_expandable="bool", n_blocks="int64", allocated_bytes="int64",
         pending_bytes="int64", free_bytes="int64", largest_free_bytes="int64", requested_bytes="Int64",
+        recorded_allocated_bytes="Int64", recorded_active_bytes="Int64", recorded_requested_bytes="Int64",
         stack_id="int32",
     )  # fmt: skip
 

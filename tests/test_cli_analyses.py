@@ -9,6 +9,7 @@ import pytest
 
 from memscope_nb.cli import main
 from memscope_nb.demo import write_demo_dump
+from memscope_nb.demo.torch_oom import build_oom, write_snapshot
 
 LEAK = "metrics_buffer.py(88): append_logits"
 
@@ -90,9 +91,44 @@ def test_decompose_at_the_peak(dumps, capsys):
     assert "never add them up" in out
 
 
+def test_oom_of_a_snapshot(capsys, tmp_path):
+    what, truth = build_oom(n_entries=2000)
+    path = write_snapshot(tmp_path / "oom_snapshot_7_20260101120000.pickle", what)
+    status, out, err = run(capsys, "oom", path)
+    assert (status, err) == (0, "")
+    assert "fragmented: 4.00 GiB needed" in out
+    assert "it would fit without: 2" in out
+    assert "metrics.py(88): append_logits" in out
+    assert "13.0 GiB idle" in out
+    (row,) = json.loads(run(capsys, "oom", path, "--json")[1])["rows"]
+    assert row["other_stream_bytes"] == truth.other_stream_bytes
+    assert row["rank_id"] is None
+    (row,) = json.loads(run(capsys, "oom", path, "--at", "end", "--request", "2 GiB", "--json")[1])["rows"]
+    assert (row["verdict"], row["usable_bytes"]) == ("fits", truth.ranges_bytes[0])
+    for arguments, message in (
+        (["--at", "soon"], "expected oom, end"),
+        (["--at", "5"], "there are 1"),
+        (["--request", "4 GB"], "not a size"),
+        (["--stream", "3"], "without a request"),
+    ):
+        status, _, err = run(capsys, "oom", path, *arguments)
+        assert status == 2
+        assert message in err
+        assert len(err.splitlines()) == 1
+
+
+def test_oom_of_a_dump(dumps, capsys):
+    folder, _ = dumps
+    status, out, _ = run(capsys, "oom", folder / "leak")
+    assert status == 0
+    assert "no failed allocation was recorded" in out
+    assert run(capsys, "oom", folder / "leak", "--at", "end")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["oom", "{run}"], "_record_memory_history"),
         (["leaks", "{run}"], "msMemScope dump"),
         (["inefficient", "{run}"], "msmemscope.config("),
         (["compare", "{run}", "{run}"], "msMemScope dump"),

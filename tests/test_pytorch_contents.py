@@ -96,7 +96,7 @@ def test_failed_allocations_labels_and_unknown_actions(tmp_path: Path):
     assert profile.blocks["stack_kind"].tolist() == ["none", "forward"]
     assert profile.frames(profile.blocks["stack_id"][1]) == ("a.py(1): f", "b.py(2): g")
     oom = profile.marks[profile.marks["kind"] == "oom"].iloc[0]
-    assert oom["attrs"] == {"size_bytes": 10 * MIB, "event_id": 3, "device_free_bytes": 5 * MIB}
+    assert oom["attrs"] == {"size_bytes": 10 * MIB, "event_id": 3, "device_free_bytes": 5 * MIB, "stream": 0}
     assert profile.frames(oom["stack_id"])[0] == "/app/train.py(3): inner"
     assert (profile.marks["kind"] == "snapshot").sum() == 1
     assert profile.sources["n_skipped"][0] == 1

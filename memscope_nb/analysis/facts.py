@@ -14,10 +14,7 @@ _ONLY_DUMPS: dict[str, str] = {
         "torch.profiler.record_function('step') around each, or profiler.step()"
     ),
     "find_inefficient": "PyTorch records no accesses, only allocations and releases",
-    "explain_oom": (
-        "PyTorch tells of a failed allocation by an 'oom' entry in a snapshot: record with "
-        "_record_memory_history(enabled='all', context='all') and dump in an out-of-memory observer; it is in p.marks"
-    ),
+    "explain_oom": "ms.fragmentation(p) explains a failed allocation of a PyTorch snapshot",
     "layers": (
         "PyTorch records the pool only; what the process and the device hold beside it is in torch.cuda.mem_get_info() "
         "(torch.npu alike)"

@@ -24,7 +24,7 @@ from pyarrow import feather
 
 from ..stacks import stacks_frame
 
-READER_VERSION = 1
+READER_VERSION = 2
 """To be raised whenever a reader gives other tables for the same files."""
 
 CACHE_VARIABLE = "MEMSCOPE_CACHE"

@@ -38,16 +38,19 @@ def entry_marks(
         Their times.
     """
     action = columns["action"]
-    wanted = [ACTIONS.index(name) for name in _POINTS]
+    wanted, pools = [ACTIONS.index(name) for name in _POINTS], list(rows.pools)
     for at in np.flatnonzero(np.isin(action, wanted)).tolist():
         name, size = ACTIONS[int(action[at])], int(columns["size"][at])
         attrs: dict[str, Any] = {"size_bytes": size, "event_id": at}
         text = name
         if name == "oom":
             attrs["device_free_bytes"] = rows.device_free.get(int(numbers[at]))
+            attrs["stream"] = rows.oom_streams.get(int(numbers[at]))
             text = f"out of memory: {format_bytes(size)} asked for"
         elif name in SEGMENT_SIGNS:
             attrs |= {"addr": int(columns["addr"][at]), "stream": int(columns["stream"][at])}
+        if name != "snapshot" and columns["pool"][at] >= 0:
+            attrs["pool_id"] = pools[int(columns["pool"][at])]
         t = int(times[at])
         yield _mark(_POINTS[name], text, t, t, attrs, stack=int(columns["stack"][at]))
 

@@ -79,6 +79,8 @@ class Rows:
 
     Attributes
     ----------
+    device_free, oom_streams : dict
+        By entry: what the driver had free, and the stream of a failed allocation, where they are written.
     n_odd : int
         Entries whose size or address is no number that fits: left out of the history.
     """
@@ -91,6 +93,7 @@ class Rows:
         self.frames: list[str] = []
         self.stacks: list[tuple[int, ...]] = []
         self.device_free: dict[int, int] = {}
+        self.oom_streams: dict[int, int] = {}
         self.n_odd = 0
         self.n_rows = 0
         self.backends: set[str] = set()
@@ -171,8 +174,10 @@ class Rows:
         category = get("category")
         columns["category"].append(self.categories[category] if type(category) is str else -1)
         free = get("device_free")
-        if type(free) is int:
+        if type(free) is int and 0 <= free <= _MAX:
             self.device_free[number] = free
+        if action == "oom" and type(found.get("stream")) is int:  # 0 is a stream: absent is something else
+            self.oom_streams[number] = found["stream"] & _WORD
         return Row(number)
 
     def _label(self, text: Any) -> int:

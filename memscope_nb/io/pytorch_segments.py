@@ -121,9 +121,15 @@ def _add(state: State, segment: dict[str, Any], odd: Counter[str]) -> None:
             "is_expandable": segment.get("is_expandable") is True,
             "n_blocks": n_blocks,
             **{f"{key}_bytes": value for key, value in sums.items()},
+            **{f"recorded_{key}_bytes": _written(segment, f"{key}_size") for key in _RECORDED},
             "stack_id": int(own) if type(own) is Stack else -1,
         }
     )
+
+
+def _written(segment: dict[str, Any], key: str) -> int | None:
+    value = segment.get(key)
+    return value if type(value) is int and 0 <= value <= _MAX else None
 
 
 def _blocks(segment: dict[str, Any], odd: Counter[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -167,13 +173,16 @@ def segments_frame(parts: dict[str, State], device: str) -> pd.DataFrame:
             "is_expandable": np.array(columns["is_expandable"], dtype=bool),
             **{key: np.array(columns[key], dtype=np.int64) for key in _COUNTS},
             "requested_bytes": pd.array(columns["requested_bytes"], dtype="Int64"),
+            **{key: pd.array(columns[key], dtype="Int64") for key in _RECORDED_COLUMNS},
             "stack_id": np.array(columns["stack_id"], dtype=np.int32),
         }
     )
 
 
 _COUNTS = ("n_blocks", "allocated_bytes", "pending_bytes", "free_bytes", "largest_free_bytes")
+_RECORDED = ("allocated", "active", "requested")
+_RECORDED_COLUMNS = tuple(f"recorded_{key}_bytes" for key in _RECORDED)
 _COLUMNS = (
     "pool", "addr", "size_bytes", "pool_id", "stream", "segment_type", "is_expandable", "requested_bytes", "stack_id",
-    *_COUNTS,
+    *_COUNTS, *_RECORDED_COLUMNS,
 )  # fmt: skip

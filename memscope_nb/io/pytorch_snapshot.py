@@ -29,6 +29,7 @@ ORDER_SPACE_NS = 10**12
 
 POOLS = {"NPU": "PTA", "CUDA": "CUDA", "XPU": "XPU"}
 HOST = -1
+MAX_DIVISIONS = 64
 _WORKSPACE, _SEGMENT_ALLOC = ACTIONS.index("workspace_snapshot"), ACTIONS.index("segment_alloc")
 _LACKS = (
     "no stacks: record with _record_memory_history(context='all', stacks='all')",
@@ -192,12 +193,16 @@ def _settings(found: Any, report: ReadReport) -> dict[str, Any]:
     """Allocator settings that are plain values, and whether the ring buffer overflowed (spec 1.6)."""
     if type(found) is not dict:
         return {}
-    plain = {str(k): v for k, v in found.items() if type(v) in (int, float, str, bool)}
+    plain: dict[str, Any] = {str(k): v for k, v in found.items() if type(v) in (int, float, str, bool)}
     if plain.get("trace_alloc_overflowed"):
         report.note(
             "the ring buffer overflowed, the oldest entries are lost: record with a larger max_entries "
             f"(it was {plain.get('trace_alloc_max_entries', 'unknown')})"
         )
+    divisions = found.get("roundup_power2_divisions")
+    if type(divisions) is dict:
+        sizes = [(k, v) for k, v in list(divisions.items())[:MAX_DIVISIONS] if type(k) is str and type(v) is int]
+        plain["roundup_power2_divisions"] = dict(sizes)
     return {"allocator_settings": plain}
 
 
@@ -217,6 +222,7 @@ def _device(snapshot: _Snapshot, device: int, collection: TorchCollection, repor
     times, axis, n_back = event_times(columns["time_us"], start_ns=start)
     history = DeviceHistory(rows, columns, times, (int(times[0]) - 1, int(times[-1])) if len(times) else (start, start))
     _tell_axis(axis, n_back, len(times), report)
+    report.facts["state_ns"] = history.window[1]
     state = None if snapshot.states is None else snapshot.states.get(device, State())
     main, side = state.split(workspace) if state is not None else (None, State())
     parts = [pool_tables(history, main, name, pool, report)]

@@ -80,7 +80,7 @@ def test_exactly_the_two_blocks_with_their_stacks(story):
 def test_what_is_said(story):
     found, _, late = story
     text = repr(found)
-    assert "the history is cut (the ring overflowed; 400,000 entries are left)" in text
+    assert "the history is cut (the ring overflowed; 400,000 entries are there)" in text
     assert "8.00 GiB free for another stream only" in text
     assert "it would fit without 2 blocks of together 4.00 MiB" in text
     assert "gives whole idle segments back to the driver; none were left" in text
@@ -336,6 +336,31 @@ def test_several_failures(tmp_path: Path):
     assert any("2 allocations failed on this device; this is number 1" in line for line in found.at("oom").caveats)
 
 
+def test_dumps_that_repeat_a_failure_tell_of_it_once(tmp_path: Path):
+    from test_pytorch_snapshot import write
+
+    trace = [entry("alloc", 64 * MIB, 2 * MIB, 0), oom(3, 40 * MIB)]
+    state = [pool(block(64 * MIB, 2 * MIB))]
+    more = [entry("alloc", 66 * MIB, MIB, 9), oom(11, 50 * MIB)]
+    write(tmp_path / "step1" / "rank0.pickle", snapshot([trace], state))
+    later = [pool(block(64 * MIB, 2 * MIB), block(66 * MIB, MIB))]
+    write(tmp_path / "step2" / "rank0.pickle", snapshot([deepcopy(trace) + more], later))
+    found = ms.fragmentation(tmp_path)
+    assert found.frame[["source", "requested_bytes"]].to_numpy().tolist() == [[0, 40 * MIB], [1, 50 * MIB]]
+
+
+@pytest.mark.parametrize(("overflowed", "word"), [(True, "cut"), (False, "late"), (None, "late or cut")])
+def test_words_for_the_history(tmp_path: Path, overflowed: bool | None, word: str):
+    more = {} if overflowed is None else {"allocator_settings": {"trace_alloc_overflowed": overflowed}}
+    found = at_end(tmp_path, [pool(block(64 * MIB, 2 * MIB))], **more)
+    assert found.frame["history"].tolist() == [word]
+    assert any(f"the history is {word} (" in line for line in found.caveats)
+    trace = [entry("alloc", 64 * MIB, 2 * MIB, 0), oom(5, 30 * MIB)]
+    found = at_end(tmp_path, [pool(block(64 * MIB, 2 * MIB))], trace)
+    assert found.frame["history"].tolist() == ["whole"]
+    assert not any("the history is" in line for line in found.caveats)
+
+
 # -- what is missing --------------------------------------------------------------------------------------------
 
 
@@ -343,7 +368,9 @@ def test_missing_facts_name_the_recorder(tmp_path: Path):
     with pytest.raises(ms.MissingFactError, match=r"_record_memory_history\(\).*_dump_snapshot"):
         ms.fragmentation(profile_of([(0, 1, 2)]))
     quiet = ms.fragmentation(load(tmp_path, snapshot([[entry("alloc", 64 * MIB, 5, 1)]], [pool(block(64 * MIB, 5))])))
-    assert len(quiet.frame) == 0
+    assert quiet.frame[["at", "verdict", "allocated_bytes"]].to_numpy().tolist() == [["end", "no request", 512]]
+    with pytest.raises(ms.InputError, match="there are 0"):
+        quiet.at(0)
     assert any("no failed allocation was recorded" in line for line in quiet.caveats)
     with pytest.raises(ms.MissingFactError, match="enabled='all'"):
         quiet.at("oom")

@@ -14,7 +14,11 @@ _ONLY_DUMPS: dict[str, str] = {
         "torch.profiler.record_function('step') around each, or profiler.step()"
     ),
     "find_inefficient": "PyTorch records no accesses, only allocations and releases",
-    "explain_oom": "ms.fragmentation(p) explains a failed allocation of a PyTorch snapshot",
+    "explain_oom": (
+        "a failed allocation of PyTorch is explained by ms.fragmentation(p), from a snapshot recorded with "
+        "_record_memory_history(enabled='all', context='all') and dumped in an out-of-memory observer"
+    ),
+    "fragmentation": "PyTorch's profiler tells levels and blocks, but not where in the pool they lie",
     "layers": (
         "PyTorch records the pool only; what the process and the device hold beside it is in torch.cuda.mem_get_info() "
         "(torch.npu alike)"

@@ -39,7 +39,7 @@ from .fragmentation_parts import (
     reasons_of,
     releasable_bytes,
 )
-from .fragmentation_words import advise, reason_column, sentences, verdict_of
+from .fragmentation_words import advise, caveats_of, reason_column, sentences, verdict_of
 from .pool_rounding import Rounding
 from .pool_state import PoolState, check_facts, pool_state
 from .result import Result, records
@@ -71,7 +71,8 @@ class PoolAt(Result):
         counts them. ``verdict``: ``fragmented`` (the stream asked for has enough idle, in pieces), ``out of reach``
         (there is enough idle, for others), ``device full``, ``not capacity`` (the driver had enough), ``fits`` (of a
         request that was made up), ``undecided``, ``no request``. ``fits_without``: whether a few blocks stood in the
-        way. ``history``: ``whole``, ``cut`` (the ring overflowed), ``late or cut``, ``none``.
+        way. ``history``: ``whole``, ``cut`` (the ring overflowed), ``late``, ``late or cut`` (not recorded
+        which), ``none``.
         ``device_total_bytes`` is not in snapshots.
     reasons : pandas.DataFrame
         Idle bytes, ranges and the longest one for each device and reason.
@@ -125,7 +126,7 @@ class PoolAt(Result):
 
 @dataclass(frozen=True, repr=False)
 class Fragmentation(Result):
-    """Failed allocations of a recording in ``frame``, in order of time; any instant by :meth:`at`."""
+    """Failed allocations in ``frame``, in order of time (without any, ends of recordings); others by :meth:`at`."""
 
     _profile: MemoryProfile | None = field(default=None, repr=False)
 
@@ -176,8 +177,8 @@ def fragmentation(p: MemoryProfile | str | os.PathLike[str]) -> Fragmentation:
     Returns
     -------
     Fragmentation
-        ``frame`` has a row for each failed allocation; ``.at("oom")`` has everything about the last one,
-        ``.at("end", request="4 GiB")`` asks what would happen.
+        ``frame`` has a row for each failed allocation, without any for the end of each recording; ``.at("oom")`` has
+        everything about the last one, ``.at("end", request="4 GiB")`` asks what would happen.
 
     Raises
     ------
@@ -190,10 +191,11 @@ def fragmentation(p: MemoryProfile | str | os.PathLike[str]) -> Fragmentation:
     check_facts(profile)
     failures = find_failures(profile)
     instants = [of_failure(row) for row in failures.head(MAX_FAILURES).itertuples()]
+    instants = instants or find_instants(profile, failures, "end")
     found = _explain(profile, instants, None)
     caveats = list(found.caveats)
     if not len(failures):
-        caveats.append(f"no failed allocation was recorded; {HOW_TO_SEE_OOM}")
+        caveats.append(f"no failed allocation was recorded, these are the ends; {HOW_TO_SEE_OOM}")
     if len(failures) > MAX_FAILURES:
         caveats.append(f"{len(failures)} allocations failed; the first {MAX_FAILURES} are listed")
     return Fragmentation(found.frame, tuple(caveats), profile)
@@ -246,7 +248,7 @@ def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int
             tables[name].append(table if name == "checks" else table.assign(**key))
         answer += sentences(row, found["fits"])
         advice += advise(row, found["fits"], facts.get("allocator_settings"))
-        caveats += [*tell_differences(checks), *_caveats(row, recorded=recorded, failure=instant.failure)]
+        caveats += [*tell_differences(checks), *caveats_of(row, recorded=recorded, failure=instant.failure)]
     frame = pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
     numbers = [name for name in FRAME_COLUMNS if name not in _WORDS]
     joined = {k: pd.concat(v, ignore_index=True) if v else pd.DataFrame() for k, v in tables.items()}
@@ -351,40 +353,5 @@ def _history(profile: MemoryProfile, instant: Instant, state: PoolState, facts: 
     elif settings.get("trace_alloc_overflowed"):
         text = "cut"
     elif from_before.any():
-        text = "late or cut"
+        text = "late" if settings.get("trace_alloc_overflowed") is False else "late or cut"
     return {"history": text, "n_from_before": int(here.sum()), "n_entries": facts.get("n_entries")}
-
-
-def _caveats(row: Mapping[str, Any], *, recorded: bool, failure: Mapping[str, Any] | None) -> Iterator[str]:
-    where = f"{row['device']} ({row['at']})"
-    if row["history"] in ("cut", "late or cut"):
-        how = "the ring overflowed" if row["history"] == "cut" else "the ring overflowed, or recording began late"
-        yield (
-            f"{where}: the history is cut ({how}; {row['n_entries']:,} entries are left): {row['n_from_before']:,} of "
-            "the blocks here have no allocation in it. The terms hold: they come from the segments, which are complete"
-        )
-    if row["history"] == "none":
-        yield f"{where}: no history: only the state at the end is known"
-    if not recorded:
-        yield (
-            f"{where}: rebuilt by going back from the end; {row['n_estimated']:,} blocks are gone by then, whose size "
-            "is the request, rounded as the allocator does (one of more than 1 MiB may be up to 1 MiB larger)"
-        )
-    if row["n_inferred"]:
-        yield f"{where}: {row['n_inferred']:,} blocks count as in use because their release is missing"
-    if row["assumed"]:
-        yield f"{where}: {row['assumed']}"
-    if failure is not None:
-        yield from _caveats_of_failure(row, where, failure)
-
-
-def _caveats_of_failure(row: Mapping[str, Any], where: str, failure: Mapping[str, Any]) -> Iterator[str]:
-    if failure["of"] > 1:
-        number = failure["number"]
-        yield f"{where}: {failure['of']} allocations failed on this device; this is number {number}, see .at(number)"
-    whole = row["releasable_bytes"]
-    yield (
-        f"{where}: before it gives up, the allocator waits for pending frees and gives whole idle segments back to the "
-        f"driver; {f'yet {whole:,} B of them are here' if whole else 'none were left'}"
-    )
-    yield f"{where}: the size of the device is not in a snapshot: what others hold on it is unknown"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ..errors import InputError, MissingFactError
@@ -42,7 +43,7 @@ class Instant:
 
 
 def find_failures(profile: MemoryProfile) -> pd.DataFrame:
-    """Failed allocations of devices with segments, by time."""
+    """Failed allocations of devices with segments, by time; of files that tell of one again, the first has it."""
     pools = {(source, device): pool for source, device, pool in pools_of(profile)}
     marks = profile.marks[profile.marks["kind"] == "oom"].sort_values(["start_ns", "source"], kind="stable")
     rows = []
@@ -55,8 +56,19 @@ def find_failures(profile: MemoryProfile) -> pd.DataFrame:
         told = {name: attrs.get(name) for name in ("device_free_bytes", "stream", "pool_id")}
         rows.append(columns | {"requested_bytes": size} | told | {"stack_id": int(getattr(mark, "stack_id", -1))})
     frame = pd.DataFrame(rows, columns=list(FAILURE_COLUMNS), dtype=object).infer_objects()
+    frame = frame[~_is_repeated(frame, profile.sources)].reset_index(drop=True)
     of = frame.groupby(["source", "device"], sort=False)["t_ns"].transform("size")
     return frame.assign(number=np.arange(len(frame)), of=of.astype("int64"))
+
+
+def _is_repeated(frame: pd.DataFrame, sources: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Say which failures another file of the same process tells of, too: the ring was dumped again."""
+    facts = sources.set_index("source")["facts"]
+    again = frame["source"].map(lambda source: "repeats_until_ns" in (facts.at[source] or {})).to_numpy(dtype=bool)
+    whose = sources.set_index("source")[["run", "rank_id", "pid"]].reindex(frame["source"].to_numpy())
+    keys = whose.reset_index(drop=True).astype(object)
+    keys = keys.assign(device=frame["device"], size=frame["requested_bytes"], us=frame["t_ns"] // 1000)
+    return again & keys.duplicated().to_numpy()
 
 
 def of_failure(row: Any) -> Instant:

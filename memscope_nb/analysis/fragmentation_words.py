@@ -158,3 +158,47 @@ def _on_expandable(row: Mapping[str, Any], settings: Mapping[str, Any] | None) -
             f"expandable_segments was off. It addresses this case ({format_bytes(row['too_small_bytes'])} idle on the "
             f"stream in pieces), but not the blocks that cause it. {COSTS_OF_EXPANDABLE}: measure before you keep it"
         )
+
+
+_HISTORY = {
+    "cut": "the ring overflowed",
+    "late": "recording began when memory was held",
+    "late or cut": "the ring overflowed, or recording began late",
+}
+
+
+def caveats_of(row: Mapping[str, Any], *, recorded: bool, failure: Mapping[str, Any] | None) -> Iterator[str]:
+    """Say what limits the terms of a device."""
+    where = f"{row['device']} ({row['at']})"
+    if row["history"] in _HISTORY:
+        since = "" if recorded else ", and the entries since"
+        yield (
+            f"{where}: the history is {row['history']} ({_HISTORY[row['history']]}; {row['n_entries']:,} entries are "
+            f"there): {row['n_from_before']:,} of the blocks here have no allocation in it. The terms hold: they come "
+            f"from the segments, which are complete{since}"
+        )
+    if row["history"] == "none":
+        yield f"{where}: no history: only the state at the end is known"
+    if not recorded:
+        yield (
+            f"{where}: rebuilt by going back from the end; {row['n_estimated']:,} blocks are gone by then, whose size "
+            "is the request, rounded as the allocator does (one of more than 1 MiB may be up to 1 MiB larger)"
+        )
+    if row["n_inferred"]:
+        yield f"{where}: {row['n_inferred']:,} blocks count as in use because their release is missing"
+    if row["assumed"]:
+        yield f"{where}: {row['assumed']}"
+    if failure is not None:
+        yield from _caveats_of_failure(row, where, failure)
+
+
+def _caveats_of_failure(row: Mapping[str, Any], where: str, failure: Mapping[str, Any]) -> Iterator[str]:
+    if failure["of"] > 1:
+        number = failure["number"]
+        yield f"{where}: {failure['of']} allocations failed on this device; this is number {number}, see .at(number)"
+    whole = row["releasable_bytes"]
+    yield (
+        f"{where}: before it gives up, the allocator waits for pending frees and gives whole idle segments back to the "
+        f"driver; {f'yet {whole:,} B of them are here' if whole else 'none were left'}"
+    )
+    yield f"{where}: the size of the device is not in a snapshot: what others hold on it is unknown"

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..errors import InputError, MissingFactError
+from ..errors import InputError
 from ..model import NA_NS, BlockFlag, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
+from .facts import missing_fact
 from .pool_rounding import SMALL_BYTES, Rounding
 from .pool_segments import UNKNOWN_POOL, SegmentRange, segments_at
 
@@ -78,7 +79,7 @@ def check_facts(profile: MemoryProfile) -> None:
         changes that lead back from the segments, a state at the end.
     """
     if not len(profile.segments):
-        raise MissingFactError(f"this recording has no segments: {HOW_TO_RECORD}")
+        raise missing_fact(profile, "fragmentation", f"this recording has no segments of a pool: {HOW_TO_RECORD}")
     if not profile.complete:
         raise InputError("blocks were selected: what was left out would look free; pass the whole profile")
     for facts, end_ns in zip(profile.sources["facts"], profile.sources["end_ns"], strict=True):

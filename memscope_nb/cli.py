@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
     demo.add_argument("--out", required=True, metavar="DIR", help="folder for the profiles, new or empty")
     demo.add_argument("--seed", type=int, default=0)
-    demo.add_argument("--export", choices=["text", "db", "both", "dump"], default="text", help="form of the profiles")
+    demo.add_argument(
+        "--export", choices=["text", "db", "both", "dump", "pytorch"], default="text", help="form of the profiles"
+    )
     demo.set_defaults(run=_demo)
     return parser
 
@@ -183,9 +185,13 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from .demo import write_demo
+    from .demo import write_demo, write_demo_pytorch
 
-    write_demo(args.out, seed=args.seed, export=args.export)
+    if args.export == "pytorch":
+        truth = write_demo_pytorch(args.out, seed=args.seed)
+        print(f"a failed allocation: memscope-nb oom {args.out}/{truth.oom_path}")
+    else:
+        write_demo(args.out, seed=args.seed, export=args.export)
     print(f"wrote {args.out}; now run: memscope-nb report {args.out} --out demo-report")
     return OK
 

@@ -9,7 +9,8 @@ import pytest
 
 from memscope_nb.cli import main
 from memscope_nb.demo import write_demo_dump
-from memscope_nb.demo.torch_oom import build_oom, write_snapshot
+from memscope_nb.demo.torch_allocator import write_snapshot
+from memscope_nb.demo.torch_oom import build_oom
 
 LEAK = "metrics_buffer.py(88): append_logits"
 

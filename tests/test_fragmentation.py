@@ -13,7 +13,8 @@ from tiny import profile_of
 
 import memscope_nb as ms
 from memscope_nb.analysis.pool_rounding import Rounding
-from memscope_nb.demo.torch_oom import OomTruth, build_oom, write_snapshot
+from memscope_nb.demo.torch_allocator import write_snapshot
+from memscope_nb.demo.torch_oom import OomTruth, build_oom
 
 GIB = 1 << 30
 REASONS = ("usable", "too_small", "other_stream", "private_pool", "other_pool", "other_size_class", "kept_whole")

@@ -8,11 +8,15 @@ whole idle segments go back to it; then the request fails.
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from .clock import Dice
 
 MIB = 1 << 20
 GRAIN_BYTES = 512
@@ -26,6 +30,20 @@ ACTIVE, PENDING, FREE = "active_allocated", "active_pending_free", "inactive"
 
 PoolId = tuple[int, int]
 Frames = list[dict[str, Any]]
+EPOCH_US = 1_780_000_000_000_000
+
+
+@dataclass
+class EventClock:
+    """Microseconds since the epoch, a few later at each look; several entries may share one."""
+
+    dice: Dice
+    now: int = EPOCH_US
+
+    def __call__(self) -> int:
+        """Return the time of the next event."""
+        self.now += self.dice.between(0, 40)
+        return self.now
 
 
 class OutOfDeviceMemoryError(Exception):
@@ -89,7 +107,9 @@ class TorchAllocator:
     Attributes
     ----------
     n_entries : int
-        Entries written in all, overwritten ones included.
+        Entries written since the history was last cleared, overwritten ones included.
+    requested, peak_requested : int
+        Bytes as asked for that are in use now, and the most since the history was last cleared.
     """
 
     def __init__(self, *, device: int, device_bytes: int, max_entries: int, clock: Callable[[], int]) -> None:
@@ -97,6 +117,7 @@ class TorchAllocator:
         self.segments: dict[int, TorchSegment] = {}
         self.device_free = device_bytes
         self.n_entries = 0
+        self.requested = self.peak_requested = 0
         self._clock = clock
         self._ring: deque[dict[str, Any]] = deque(maxlen=max_entries)
         self._free: dict[tuple[PoolId, int, bool], list[tuple[tuple[int, int], TorchBlock]]] = {}
@@ -124,12 +145,15 @@ class TorchAllocator:
             block = self._grow(length, stream, pool, frames, small=rounded <= SMALL_BYTES)
         self._split(block, rounded)
         block.state, block.requested, block.frames = ACTIVE, size, frames
+        self.requested += size
+        self.peak_requested = max(self.peak_requested, self.requested)
         self._note("alloc", block.addr, size, stream, frames, pool)
         return block
 
     def free(self, block: TorchBlock, *, used_elsewhere: bool = False) -> None:
         """Free; ``used_elsewhere`` leaves the block to be completed later."""
         segment = block.segment
+        self.requested -= block.requested
         self._note("free_requested", block.addr, block.requested, segment.stream, None, segment.pool)
         block.state = PENDING
         if not used_elsewhere:
@@ -158,6 +182,11 @@ class TorchAllocator:
         return sum(segment.size for segment in gone)
 
     # -- what a snapshot holds ------------------------------------------------------------------------------------
+
+    def clear_history(self) -> None:
+        """Start the history anew, as recording again does."""
+        self._ring.clear()
+        self.n_entries, self.peak_requested = 0, self.requested
 
     def entries(self) -> list[dict[str, Any]]:
         """Entries that are left, oldest first."""
@@ -314,3 +343,27 @@ def snapshot_dict(
     if settings is not None:
         found |= {"allocator_settings": settings, "external_annotations": list(annotations)}
     return found
+
+
+def allocator_settings(*, max_entries: int, overflowed: bool) -> dict[str, Any]:
+    """Return the settings as a new PyTorch writes them, all at their defaults."""
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": False,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "graph_capture_record_stream_reuse": False,
+        "roundup_power2_divisions": {str(1 << i): 0 for i in range(16)},
+        "trace_alloc_max_entries": max_entries,
+        "trace_alloc_overflowed": overflowed,
+    }
+
+
+def write_snapshot(path: Path, snapshot: dict[str, Any], *, protocol: int = 4) -> Path:
+    """Write a snapshot as PyTorch does: a pickle of plain containers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(snapshot, protocol=protocol))
+    return path

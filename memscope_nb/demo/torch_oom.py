@@ -7,9 +7,7 @@ allocated in the middle of a step stay there; then 4 GiB are asked for in one pi
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from memscope_nb.units import GIB, MIB
@@ -17,17 +15,18 @@ from memscope_nb.units import GIB, MIB
 from .clock import Dice
 from .torch_allocator import (
     DEFAULT_POOL,
+    EventClock,
     Frames,
     OutOfDeviceMemoryError,
     TorchAllocator,
     TorchBlock,
+    allocator_settings,
     snapshot_dict,
     stack_of,
 )
 
 GRAPH_POOL = (0, 1)
 SIDE_STREAM = 0x5581_2A40_0C90
-EPOCH_US = 1_780_000_000_000_000
 DEVICE_BYTES = 61 * GIB + 512 * MIB
 REQUEST_BYTES = 4 * GIB
 RANGES = (2304 * MIB, 1024 * MIB, 768 * MIB)
@@ -88,18 +87,6 @@ class OomTruth:
     side_pins: tuple[PinTruth, ...]
     n_entries: int
     n_lost: int
-
-
-@dataclass
-class _Clock:
-    """Microseconds, a few later at each look."""
-
-    dice: Dice
-    now: int = EPOCH_US
-
-    def __call__(self) -> int:
-        self.now += self.dice.between(0, 40)
-        return self.now
 
 
 @dataclass
@@ -178,7 +165,7 @@ def build_oom(*, n_entries: int = 400_000, seed: int = 0, late: bool = False) ->
         Whether the snapshot is taken after the error has freed much, so that the failure must be found by going back.
     """
     dice = Dice(f"memscope torch oom {seed}")
-    memory = TorchAllocator(device=0, device_bytes=DEVICE_BYTES, max_entries=n_entries, clock=_Clock(dice))
+    memory = TorchAllocator(device=0, device_bytes=DEVICE_BYTES, max_entries=n_entries, clock=EventClock(dice))
     program = _Program(memory, dice)
     program.start()
     while memory.n_entries < n_entries * 5 // 4:
@@ -193,20 +180,8 @@ def build_oom(*, n_entries: int = 400_000, seed: int = 0, late: bool = False) ->
         program.unwind()
     memory.note_snapshot()
     entries = memory.entries()
-    settings = {
-        "PYTORCH_CUDA_ALLOC_CONF": "",
-        "max_split_size": -1,
-        "garbage_collection_threshold": 0.0,
-        "expandable_segments": False,
-        "pinned_num_register_threads": 1,
-        "release_lock_on_cudamalloc": False,
-        "pinned_use_cuda_host_register": False,
-        "graph_capture_record_stream_reuse": False,
-        "roundup_power2_divisions": {str(1 << i): 0 for i in range(16)},
-        "trace_alloc_max_entries": n_entries,
-        "trace_alloc_overflowed": True,
-    }
     truth |= {"n_entries": len(entries), "n_lost": memory.n_entries - len(entries)}
+    settings = allocator_settings(max_entries=n_entries, overflowed=True)
     return snapshot_dict([memory], settings=settings), OomTruth(**truth)
 
 
@@ -238,10 +213,3 @@ def _truth(memory: TorchAllocator, program: _Program) -> dict[str, Any]:
 def _pin(block: TorchBlock) -> PinTruth:
     stack = tuple((frame["filename"], frame["line"], frame["name"]) for frame in block.frames)
     return PinTruth(block.addr, block.size, stack)
-
-
-def write_snapshot(path: Path, snapshot: dict[str, Any], *, protocol: int = 4) -> Path:
-    """Write a snapshot as PyTorch does: a pickle of plain containers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(snapshot, protocol=protocol))
-    return path

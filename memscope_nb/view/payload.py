@@ -37,6 +37,7 @@ Header
 ``idle``                ``[[start, end]]`` of the whole timeline: stretches in which nothing changes, worth folding
 ``marks``               ``[{"name", "kind", "start"}]``: instants such as marks of the program, snapshots, failures
 ``owners, labels``      texts that msMemScope wrote to blocks; empty without such a source
+``address_map``         segments of snapshots, one entry a series, with columns of their own: see :mod:`.segments`
 ``notes``               lines of text for the footer: what was skipped, repaired, guessed
 ======================  ========================================================================================
 
@@ -79,6 +80,7 @@ from .codec import encode_payload
 from .layers import device_layers
 from .level_steps import Steps, base_of, clip_steps, idle_stretches, join_steps, overview_steps, window_steps
 from .notes import timeline_notes
+from .segments import SORTED, segment_columns
 
 STACK_KINDS = ("none", "own", "forward")
 MAX_MARKS = 5000
@@ -131,6 +133,7 @@ class TimelineView:
         self.blocks = self._blocks()
         self.steps = self._level_steps()
         self.layers = device_layers(profile, line, self.t0)
+        self.addresses = segment_columns(profile, self.tracks, self.t0)
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -220,6 +223,7 @@ class TimelineView:
             "steps": [self._phase(row) for row in phases[phases["kind"] == "step"].itertuples()],
             "idle": idle_stretches(self._changes(), self.span),
             "marks": self._marks(),
+            "address_map": self.addresses.header,
             "notes": timeline_notes(self.profile, self.line),
         }
 
@@ -290,7 +294,7 @@ class TimelineView:
     def _marks(self) -> list[dict[str, Any]]:
         """Instants with a name: marks of the program, snapshots, failures."""
         marks = self.profile.marks
-        mine = marks["source"].isin(self.line.sources) & ~marks["kind"].isin(["range", "step"])
+        mine = marks["source"].isin(self.line.sources) & ~marks["kind"].isin(["range", "step", "segment"])
         rows = marks[mine].sort_values("start_ns", kind="stable").head(MAX_MARKS)
         return [
             {"name": str(row.name), "kind": str(row.kind), "start": int(row.start_ns) - self.t0}
@@ -348,7 +352,8 @@ class TimelineView:
             times.append(f"{stem}_t{suffix}")
         columns["layer_t"], levels = self.layers.within(*window)
         columns |= {f"layer_v_{i}": values + 1 for i, values in enumerate(levels)}
-        times.append("layer_t")
+        columns |= (addresses := self.addresses.within(*window))
+        times += ["layer_t", *(name for name in SORTED if name in addresses)]
         return encode_payload(header | self._stack_header(used), columns, delta=[*FALLING_NEVER, "late_block", *times])
 
     def _stack_header(self, used: Int64Array) -> dict[str, Any]:

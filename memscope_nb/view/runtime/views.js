@@ -21,6 +21,8 @@ import { drawGantt } from "./gantt.js";
 import { hideTip } from "./hover.js";
 import { icicleView } from "./icicle.js";
 import { placeLabels } from "./rows.js";
+import { addressAt, gapsAt } from "./segments.js";
+import { segmentView } from "./segmentview.js";
 import { stackedView } from "./stacked.js";
 import { listenToStack } from "./stackplot.js";
 import { tableView } from "./table.js";
@@ -37,7 +39,7 @@ const blocksView = {
   },
 };
 
-const VIEWS = [blocksView, blockMapView, stackedView, icicleView, tableView];
+const VIEWS = [blocksView, blockMapView, stackedView, icicleView, segmentView, tableView];
 
 /** Make the tabs and open the wanted view, or the first one. */
 export function buildViews(viewer, wanted) {
@@ -48,6 +50,7 @@ export function buildViews(viewer, wanted) {
     viewer.refs.viewTabs.append(tab);
   }
   viewer.stacking = { chooseLargest, sweepBlocks }; // what tests check by numbers
+  viewer.segments = { addressAt, gapsAt };
   viewer.openView = (key) => openView(viewer, VIEWS.find((view) => view.key === key));
   listenToStack(viewer);
   const first = VIEWS.find((view) => view.key === wanted && view.available(viewer));

@@ -43,7 +43,7 @@ function fillBox(raster, scale, box, colour, owner) {
 }
 
 /** Colour of each block in use, and of blocks pending free. */
-function blockColours(viewer, map) {
+function segmentColours(viewer, map) {
   const { theme, timeline, series } = viewer;
   const pending = pixelColour(theme.ledgers.active);
   if (viewOf(viewer, KEY).colouring !== "lifetime") {
@@ -64,7 +64,7 @@ function rasterSegments(viewer, raster, map, scale) {
     const box = { start: ranges.start[i], end: ranges.end[i], low: ranges.pos[i], high: ranges.pos[i] + ranges.size[i] };
     fillBox(raster, scale, box, idle, IDLE);
   }
-  const colours = blockColours(viewer, map);
+  const colours = segmentColours(viewer, map);
   let inView = 0;
   for (const i of map.order) {
     if (blocks.end[i] <= scale.x0 || blocks.start[i] >= scale.x1) continue;
@@ -97,7 +97,7 @@ function markSegments(viewer, raster, map, scale, t) {
   }
 }
 
-function zoomTo(viewer, gap) {
+function showGapAddresses(viewer, gap) {
   const kept = keptOf(viewer);
   const { size } = mapOf(viewer).info;
   kept.low = Math.max(gap.pos - AROUND_GAP * gap.size, 0);
@@ -118,7 +118,7 @@ function showGaps(viewer, map, kept) {
   if (viewer.selection.length || (kept.listed.node && kept.listed.node.parentElement === panel)) return;
   const { found } = kept.listed;
   const picked = kept.place === null ? null : found.gaps.find((gap) => kept.place >= gap.pos && kept.place < gap.pos + gap.size) ?? null;
-  panel.replaceChildren(...gapParts(viewer, map, { t, found, picked, zoom: (gap) => zoomTo(viewer, gap) }));
+  panel.replaceChildren(...gapParts(viewer, map, { t, found, picked, zoom: (gap) => showGapAddresses(viewer, gap) }));
   kept.listed.node = panel.firstElementChild;
 }
 

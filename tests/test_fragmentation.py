@@ -69,6 +69,7 @@ def test_exactly_the_two_blocks_with_their_stacks(story):
     ]
     sites = [f"{pin.stack[0][0]}({pin.stack[0][1]}): {pin.stack[0][2]}" for pin in truth.pins]
     assert "append_logits" in sites[0]
+    assert fits["frames"].tolist()[1] == tuple(f"{file}({line}): {name}" for file, line, name in truth.pins[1].stack)
     # One that was released before the snapshot, and allocated before the history, has left no stack.
     assert fits["site"].tolist() == (["", sites[1]] if late else sites)
     pins = found.pins.set_index("addr")
@@ -93,6 +94,7 @@ def test_what_is_said(story):
     assert found.advice.index(about) == len(found.advice) - 1
     assert json.loads(json.dumps(found.to_dict()))["rows"][0]["idle_bytes"] == 13 * GIB
     assert "append_logits" in found._repr_html_() or late
+    assert "<td>8.00 GiB</td>" in found._repr_html_()
 
 
 def test_the_history_is_cut(story):
@@ -360,6 +362,26 @@ def test_words_for_the_history(tmp_path: Path, overflowed: bool | None, word: st
     found = at_end(tmp_path, [pool(block(64 * MIB, 2 * MIB))], trace)
     assert found.frame["history"].tolist() == ["whole"]
     assert not any("the history is" in line for line in found.caveats)
+
+
+def test_workspaces_are_told_and_not_counted(tmp_path: Path):
+    front = [entry(a, 512 * MIB, 3 * MIB, None) for a in ("workspace_snapshot", "segment_alloc", "alloc")]
+    failed = {k: v for k, v in oom(5, 12 * MIB, pool_id=(0, 0)).items() if k != "time_us"}
+    state = [pool(block(64 * MIB, 2 * MIB), total=10 * MIB), segment(512 * MIB, [block(512 * MIB, 3 * MIB)], 3 * MIB)]
+    found = ms.fragmentation(load(tmp_path, snapshot([[*front, failed]], state))).at("oom")
+    row = found.frame.iloc[0]
+    assert (row["device"], row["pool"], row["reserved_bytes"]) == ("NPU:0", "PTA", 10 * MIB)
+    assert row["needed_bytes"] == 12 * MIB + 512  # padded by 32 before it is rounded
+    assert any("3.00 MiB at the end" in line and "none of the terms" in line for line in found.caveats)
+
+
+def test_a_padded_request_that_may_be_rounded_already_is_undecided(tmp_path: Path):
+    """The entry may hold the rounded size; then a range of just that size would do."""
+    failed = {k: v for k, v in oom(5, 12 * MIB, pool_id=(0, 0)).items() if k != "time_us"}
+    state = [pool(block(64 * MIB, 2 * MIB), total=14 * MIB)]
+    found = ms.fragmentation(load(tmp_path, snapshot([[failed]], state))).at("oom")
+    assert found.frame["verdict"].tolist() == ["undecided"]
+    assert "if the request is padded" in found.frame["reason"][0]
 
 
 # -- what is missing --------------------------------------------------------------------------------------------

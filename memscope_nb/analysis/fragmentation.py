@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,10 +38,11 @@ from .fragmentation_parts import (
     reasons_of,
     releasable_bytes,
 )
+from .fragmentation_result import PoolAt, told_html, told_text
 from .fragmentation_words import advise, caveats_of, reason_column, sentences, verdict_of
 from .pool_rounding import Rounding
-from .pool_state import PoolState, check_facts, pool_state
-from .result import Result, records
+from .pool_state import WORKSPACE, PoolState, check_facts, pool_state
+from .result import Result
 
 MAX_FAILURES = 50
 FRAME_COLUMNS = (
@@ -60,75 +60,21 @@ _WORDS = (
 
 
 @dataclass(frozen=True, repr=False)
-class PoolAt(Result):
-    """Pools at an instant, one row a device in ``frame``.
-
-    Attributes
-    ----------
-    frame : pandas.DataFrame
-        Terms that add up: ``reserved_bytes`` = ``allocated_bytes`` + ``pending_bytes`` + ``idle_bytes``, and
-        ``idle_bytes`` = the sum of the columns named after ``reasons``. Sizes of blocks are rounded, as the allocator
-        counts them. ``verdict``: ``fragmented`` (the stream asked for has enough idle, in pieces), ``out of reach``
-        (there is enough idle, for others), ``device full``, ``not capacity`` (the driver had enough), ``fits`` (of a
-        request that was made up), ``undecided``, ``no request``. ``fits_without``: whether a few blocks stood in the
-        way. ``history``: ``whole``, ``cut`` (the ring overflowed), ``late``, ``late or cut`` (not recorded
-        which), ``none``.
-        ``device_total_bytes`` is not in snapshots.
-    reasons : pandas.DataFrame
-        Idle bytes, ranges and the longest one for each device and reason.
-    ranges : pandas.DataFrame
-        Every free range, with the reason, and the ``block_id`` on either side (-1: the segment ends).
-    pins : pandas.DataFrame
-        Blocks beside free ranges, with what is idle before and after each, and who allocated them.
-    fits : pandas.DataFrame
-        Blocks without which the request would fit: by ``route`` ``merge`` in one segment (the fewest bytes), by
-        ``release`` of whole segments to the driver (a good choice, not proven the best).
-    domains : pandas.DataFrame
-        Figures for each pool, stream and size class.
-    checks : pandas.DataFrame
-        The terms against independent records.
-    advice : tuple of str
-        What the evidence suggests.
-    answer : tuple of str
-        The terms in sentences.
-    """
-
-    reasons: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    ranges: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    pins: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    fits: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    domains: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    checks: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    advice: tuple[str, ...] = ()
-    answer: tuple[str, ...] = ()
-
-    def to_dict(self, *, top: int = 50) -> dict[str, Any]:
-        """Return everything as JSON-ready values; of ranges and pins the ``top`` largest of each device."""
-        tables = {key: getattr(self, key) for key in ("reasons", "fits", "domains", "checks")}
-        for key, by in (("ranges", "size_bytes"), ("pins", "idle_bytes")):
-            table = getattr(self, key)
-            ordered = table.sort_values(by, ascending=False, kind="stable") if len(table) else table
-            tables[key] = ordered.groupby("source", sort=False).head(top) if len(table) else table
-        more = {key: records(table) for key, table in tables.items()}
-        return super().to_dict() | more | {"answer": list(self.answer), "advice": list(self.advice)}
-
-    def __repr__(self) -> str:
-        notes = [f"note: {text}" for text in self.caveats]
-        return "\n".join([*self.answer, *(f"advice: {text}" for text in self.advice), *notes])
-
-    def _repr_html_(self) -> str:
-        def listed(texts: tuple[str, ...]) -> str:
-            return "<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>" if texts else ""
-
-        tables = [t.to_html(escape=True, border=0, na_rep="", index=False) for t in (self.reasons, self.fits) if len(t)]
-        return listed(self.answer) + "".join(tables) + listed(self.advice) + listed(self.caveats)
-
-
-@dataclass(frozen=True, repr=False)
 class Fragmentation(Result):
     """Failed allocations in ``frame``, in order of time (without any, ends of recordings); others by :meth:`at`."""
 
+    answer: tuple[str, ...] = ()
     _profile: MemoryProfile | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows, their sentences and the caveats as JSON-ready values; more is in those of :meth:`at`."""
+        return super().to_dict() | {"answer": list(self.answer)}
+
+    def __repr__(self) -> str:
+        return told_text(self.answer, (), self.caveats)
+
+    def _repr_html_(self) -> str:
+        return told_html(self.answer, (), (), self.caveats)
 
     @cached_property
     def failures(self) -> pd.DataFrame:
@@ -198,7 +144,7 @@ def fragmentation(p: MemoryProfile | str | os.PathLike[str]) -> Fragmentation:
         caveats.append(f"no failed allocation was recorded, these are the ends; {HOW_TO_SEE_OOM}")
     if len(failures) > MAX_FAILURES:
         caveats.append(f"{len(failures)} allocations failed; the first {MAX_FAILURES} are listed")
-    return Fragmentation(found.frame, tuple(caveats), profile)
+    return Fragmentation(found.frame, tuple(caveats), found.answer, profile)
 
 
 def _of(profile: MemoryProfile | None) -> MemoryProfile:
@@ -223,7 +169,6 @@ def _size(request: int | str) -> int:
 def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int, int, str] | None) -> PoolAt:
     rows: list[dict[str, Any]] = []
     tables: dict[str, list[pd.DataFrame]] = {k: [] for k in ("reasons", "ranges", "pins", "fits", "domains", "checks")}
-    sites = np.append(profile.stacks["site"].to_numpy(dtype=object), "")
     sources = profile.sources.set_index("source")
     answer: list[str] = []
     advice: list[str] = []
@@ -235,12 +180,13 @@ def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int
         request = request_at(instant, made_up, rounding)
         checks = check_state(profile, state)
         recorded = is_recorded_state(profile, state)
-        found = _tables(state, request, rounding, sites)
+        found = _tables(profile, state, request, rounding)
         key = {"source": instant.source, "device": instant.device, "at": instant.at}
         row = key | {name: sources[name].at[instant.source] for name in ("role", "rank_id")}
         unsure = unsure_bytes(checks, is_recorded=recorded)
         row |= _terms(state, request, found, unsure) | {"pool": instant.pool}
         row |= {"t_ns": instant.t_ns} | _history(profile, instant, state, facts)
+        row["workspace_bytes"] = _workspace_bytes(profile, instant)
         failed = instant.failure is not None and made_up is None
         row["verdict"], row["reason"] = verdict_of(row, unsure_bytes=unsure, is_failure=failed)
         rows.append(row)
@@ -262,9 +208,10 @@ def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int
 
 
 def _tables(
-    state: PoolState, request: Request | None, rounding: Rounding, sites: np.ndarray
+    profile: MemoryProfile, state: PoolState, request: Request | None, rounding: Rounding
 ) -> dict[str, pd.DataFrame]:
     """Ranges with reasons and neighbours, pins, fits, domains of one pool."""
+    sites = np.append(profile.stacks["site"].to_numpy(dtype=object), "")
     no_reasons = np.full(len(state.ranges), "", dtype=object)
     reasons = no_reasons if request is None else reasons_of(state, request, rounding)
     segments = state.segments.drop(columns=["size_bytes", "addr", "recorded"])
@@ -279,11 +226,12 @@ def _tables(
     pins = find_pins(state, reasons)
     fits = [] if request is None else [fit for fit in _fits(state, request, reasons) if fit is not None]
     blocks = pd.concat([fit_frame(state, fit) for fit in fits]) if fits else fit_frame(state, Fit("", _NONE, 0, False))
+    frames = pd.Series([profile.frames(int(number)) for number in blocks["stack_id"]], blocks.index, dtype=object)
     return {
         "reasons": table.sort_values("idle_bytes", ascending=False, kind="stable"),
         "ranges": ranges,
         "pins": pins.assign(site=sites[pins["stack_id"].to_numpy()]),
-        "fits": blocks.assign(site=sites[blocks["stack_id"].to_numpy()]),
+        "fits": blocks.assign(site=sites[blocks["stack_id"].to_numpy()], frames=frames),
         "domains": domains_frame(state),
     }
 
@@ -338,6 +286,13 @@ def _terms(state: PoolState, request: Request | None, found: dict[str, pd.DataFr
         "n_release_blocks": len(release),
         "release_bytes": int(release["size_bytes"].sum()),
     }
+
+
+def _workspace_bytes(profile: MemoryProfile, instant: Instant) -> int:
+    """Bytes of operator workspaces at the end: torch_npu lists them, but another allocator has them."""
+    segments = profile.segments
+    mine = (segments["source"] == instant.source) & (segments["device"] == instant.device)
+    return int(segments.loc[mine & (segments["pool"] == WORKSPACE), "size_bytes"].sum())
 
 
 def _history(profile: MemoryProfile, instant: Instant, state: PoolState, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -188,6 +188,11 @@ def caveats_of(row: Mapping[str, Any], *, recorded: bool, failure: Mapping[str, 
         yield f"{where}: {row['n_inferred']:,} blocks count as in use because their release is missing"
     if row["assumed"]:
         yield f"{where}: {row['assumed']}"
+    if row["workspace_bytes"]:
+        yield (
+            f"{where}: operator workspaces ({format_bytes(row['workspace_bytes'])} at the end) belong to another "
+            "allocator and are in none of the terms"
+        )
     if failure is not None:
         yield from _caveats_of_failure(row, where, failure)
 

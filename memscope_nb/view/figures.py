@@ -243,7 +243,7 @@ def _gantt_glyphs(plot: Any) -> None:
         fill_color="color",
         line_color=None,
     )
-    quads("areas", "color", fill_color="color", fill_alpha=0.85, line_color=None)
+    quads("areas", "color", fill_color="color", line_color=None)
     quads("selected", fill_color=None, line_color=theme.light("selection"), line_width=2)
 
 

@@ -13,6 +13,8 @@ from browser.synthetic import RECORDED, SPAN, Synthetic, make
 from memscope_nb.view import theme
 
 pytestmark = pytest.mark.browser
+
+S = 1_000_000_000
 LEDGERS = ("allocated", "active", "reserved", "older", "resident")
 
 
@@ -180,3 +182,30 @@ def test_legend_lists_ledgers_of_the_series(show: Show) -> None:
     shown.page.get_by_label("Series").select_option("1")
     shown.settle()
     assert legend.all_inner_texts() == ["older than the window", "allocated", "reserved", "resident (APP)"]
+
+
+def test_bytes_axis_fits_what_is_allocated(show: Show) -> None:
+    made = make(2000)
+    shown = show(made)
+    shown.set_range(34 * S, 50 * S)
+    button = shown.page.get_by_role("button", name="fit bytes")
+    axis = "(r => [r.start, r.end])(memscope.figures.model('curve').y_range)"
+    assert shown.js(axis)[0] == 0
+    button.click()
+    shown.settle()
+    t, v = made.allocated(34 * S, 50 * S)
+    low, high = shown.js(axis)
+    assert 0 < low < v.min()
+    assert v.max() < high < v.max() + 0.3 * (v.max() - v.min())
+    texts = shown.js(
+        f"(([a, b]) => memscope.figures.model('curve-bytes').doFormat([a, b].map(Math.round)))({axis})",
+    )
+    assert all(text.endswith("iB") for text in texts)
+    box = shown.page.locator(".ms-peak-label").bounding_box()
+    peak_t, peak = made.header["series"][0]["peak"]["allocated"]
+    frame = shown.state()["frames"]["curve"]
+    _, top = shown.at("curve", peak_t, frame["height"] * (high - peak) / (high - low))
+    assert abs(box["y"] + 19 - top) < 3
+    button.click()
+    shown.settle()
+    assert shown.js(axis)[0] == 0

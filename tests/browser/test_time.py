@@ -105,7 +105,8 @@ def test_folded_ticks_are_round_true_times(show: Show) -> None:
               const ticker = memscope.figures.model('curve-ticker');
               const { start, end } = memscope.range;
               const major = ticker.get_ticks(start, end).major;
-              return major.map((u, i) => [u, memscope.trueAt(u), memscope.figures.model('curve-time').doFormat(major)[i]]);
+              const texts = memscope.figures.model('curve-time').doFormat(major);
+              return major.map((u, i) => [u, memscope.trueAt(u), texts[i]]);
             }"""
         )
         assert 3 <= len(ticks) <= 14

@@ -3,7 +3,7 @@
 import { el, place } from "./dom.js";
 import { bytes, duration, offset } from "./format.js";
 import { withCapacity } from "./layers.js";
-import { highest, stepArea, stepLine, thinSteps } from "./steps.js";
+import { highest, lowest, stepArea, stepLine, thinSteps } from "./steps.js";
 
 export const LEDGER_TEXT = {
   allocated: "allocated",
@@ -25,11 +25,23 @@ export function visibleCurves(viewer) {
   return shown;
 }
 
+/** Range of the byte axis: from 0 to all that is drawn, or close around what is allocated. */
+function byteRange(viewer, shown) {
+  const around = [shown.allocated, shown.active].filter((curve) => curve?.v.length);
+  const low = Math.min(...around.map(lowest));
+  if (!viewer.fitBytes || !Number.isFinite(low)) {
+    return [0, withCapacity(viewer, Math.max(...Object.values(shown).map(highest), 1024)) * 1.13];
+  }
+  const high = Math.max(...around.map(highest));
+  const room = Math.max(high - low, 1024);
+  return [low - 0.08 * room, high + 0.2 * room];
+}
+
 /** Marker, line and label of the peak; seen from elsewhere, the label tells on which side it lies. */
-function drawPeak(viewer, top) {
+function drawPeak(viewer, bottom, top) {
   const { figures, refs, view } = viewer;
   const peak = viewer.hidden.has("allocated") ? null : viewer.series.info.peak?.allocated;
-  const shown = peak && peak[1] <= top;
+  const shown = peak && peak[1] <= top && peak[1] >= bottom;
   const at = peak ? viewer.shown(peak[0]) : 0;
   const inView = shown && at >= view.x0 && at <= view.x1;
   figures.model("peak-line").location = shown ? peak[1] : null;
@@ -43,7 +55,7 @@ function drawPeak(viewer, top) {
   const fraction = Math.min(Math.max((at - view.x0) / (view.x1 - view.x0), 0), 1);
   const x = frame.left + fraction * frame.width;
   const left = fraction > 0.6 ? x - refs.peakLabel.offsetWidth - 9 : x + 9;
-  place(refs.peakLabel, { left, top: frame.top + frame.height * (1 - peak[1] / top) - 19 });
+  place(refs.peakLabel, { left, top: frame.top + frame.height * ((top - peak[1]) / (top - bottom)) - 19 });
 }
 
 function drawGaps(viewer) {
@@ -113,28 +125,41 @@ export function stepEdges(viewer) {
   return edges.size > MAX_STEP_LINES ? [] : [...edges];
 }
 
-function drawStepLines(viewer, top) {
+function drawStepLines(viewer, bottom, top) {
   const x = stepEdges(viewer);
-  viewer.figures.setData("steps", { x, y0: x.map(() => 0), y1: x.map(() => top) });
+  viewer.figures.setData("steps", { x, y0: x.map(() => bottom), y1: x.map(() => top) });
 }
 
 /** Draw everything of the curve figure for the current view. Returns the thinned curves. */
 export function drawCurve(viewer) {
   const { figures, view } = viewer;
   const shown = visibleCurves(viewer);
-  const top = withCapacity(viewer, Math.max(...Object.values(shown).map(highest), 1024)) * 1.13;
+  const [bottom, top] = byteRange(viewer, shown);
   const empty = { x: [], y: [] };
   for (const key of ["allocated", "active", "reserved", "resident"]) {
     figures.setData(key, shown[key] ? stepLine(shown[key], view.x1) : empty);
   }
   figures.setData("fill", shown.allocated ? stepArea(shown.allocated, view.x1) : empty);
   figures.setData("older", shown.older ? stepArea(shown.older, view.x1) : empty);
-  figures.model("curve").y_range.setv({ start: 0, end: top });
-  drawStepLines(viewer, top);
-  drawPeak(viewer, top);
+  figures.model("curve").y_range.setv({ start: bottom, end: top });
+  drawStepLines(viewer, bottom, top);
+  drawPeak(viewer, bottom, top);
   drawGaps(viewer);
   drawFocus(viewer);
   return shown;
+}
+
+/** A switch of the byte axis: where much is allocated throughout, changes are small beside it. */
+function fitButton(viewer) {
+  const flip = () => {
+    viewer.fitBytes = !viewer.fitBytes;
+    button.setAttribute("aria-pressed", String(viewer.fitBytes));
+    viewer.redraw();
+  };
+  const title = "Let the byte axis show only the range of what is allocated, instead of starting at 0";
+  const attributes = { type: "button", class: "ms-fit", title, "aria-pressed": String(viewer.fitBytes), text: "fit bytes" };
+  const button = el("button", { ...attributes, on: { click: flip } });
+  return button;
 }
 
 /** The legend above the plot; every entry switches its curve. */
@@ -173,7 +198,7 @@ export function buildLegend(viewer) {
       }),
     );
   }
-  refs.legend.replaceChildren(...items, ...(peaks.childElementCount > 1 ? [peaks] : []));
+  refs.legend.replaceChildren(...items, fitButton(viewer), ...(peaks.childElementCount > 1 ? [peaks] : []));
 }
 
 /** The strip of the whole timeline, drawn anew for every size. */

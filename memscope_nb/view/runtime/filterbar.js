@@ -34,7 +34,7 @@ function buildClasses(viewer) {
     const content = [swatch, el("bdi", { text: item.label })];
     refs.classes.append(classToggle(viewer, () => viewer.filters.classes, [k], content, { "data-class": item.key }));
   });
-  refs.classes.append(el("span", { class: "ms-area-key" }, el("span", { class: "ms-swatch ms-swatch-area" }), "live bytes"));
+  refs.classes.append(el("span", { class: "ms-area-key" }, el("span", { class: "ms-swatch ms-swatch-area" }), "pale: few live bytes, full: many"));
 }
 
 /** Owners by bytes; shown where enough of the bytes have one. The smaller ones share a toggle. */

@@ -28,7 +28,7 @@ export function bytesExact(n) {
   return n < 1024 ? `${n} B` : `${bytes(n)} (${count(n)} B)`;
 }
 
-/** Tick text of the byte axis: whole numbers without decimals, "256 MiB". */
+/** Tick text of the byte axis: without decimals that say nothing, "256 MiB". */
 export function byteTick(n) {
   if (n === 0) return "0 B";
   let value = Math.abs(n);
@@ -37,7 +37,7 @@ export function byteTick(n) {
     value /= 1024;
     power += 1;
   }
-  return `${n < 0 ? "-" : ""}${Number(value.toFixed(2))} ${SIZE_UNITS[power]}`;
+  return `${n < 0 ? "-" : ""}${Number(value.toFixed(4))} ${SIZE_UNITS[power]}`;
 }
 
 /** Offset in ms, exact to the ns, without trailing zeros: 1500001 -> "1.500001". */

@@ -1,13 +1,15 @@
 // The Gantt figure: bars, live-bytes areas, the status line, and what lies under the pointer.
 
 import { stepEdges } from "./curve.js";
-import { buildColours, ramp } from "./colours.js";
+import { areaAt, areaColumns, areaRuns } from "./areas.js";
+import { buildColours, mixed, ramp } from "./colours.js";
 import { lifeTest } from "./filters.js";
 import { count } from "./format.js";
-import { areaAt, areaColumns, areaRuns, chooseBars, laneBox } from "./lod.js";
+import { chooseBars, laneBox } from "./lod.js";
 import { highest } from "./steps.js";
 
 const SHADES = 12;
+const FAINTEST = 0.3; // of a colour, for the areas with least bytes
 const HATCH_MIN_PX = 7;
 
 /** How far beyond the view glyphs are drawn: pixels far outside would lose precision on the canvas. */
@@ -68,13 +70,13 @@ export function drawGantt(viewer) {
   const inView = lifeTest(series, view, viewer.filters.life, viewer.timeline.openClass);
   const plan = chooseBars(series, view, rows, { mask: viewer.mask, inView }, viewer.selected);
   plan.one = new Set(plan.bars);
-  const areas = areaColumns(series, view, rows, plan.inArea);
+  viewer.colours ??= buildColours(viewer);
+  const areas = areaColumns(series, view, rows, plan.inArea, viewer.colours);
   const peak = series.info.peak?.allocated?.[1] ?? highest(series.curves.allocated);
   const runs = areaRuns(areas, view, rows, peak, SHADES);
-  const shades = ramp(theme.area, SHADES);
-  viewer.colours ??= buildColours(viewer);
+  const shades = viewer.colours.palette.map((colour) => ramp([mixed(colour, theme.css.ground, FAINTEST), colour], SHADES));
   const { left, right, top, bottom } = runs;
-  figures.setData("areas", { left, right, top, bottom, color: runs.level.map((level) => shades[level]) });
+  figures.setData("areas", { left, right, top, bottom, color: runs.level.map((level, i) => shades[runs.kind[i]][level]) });
   for (const [name, columns] of Object.entries(barData(viewer, plan))) figures.setData(name, columns);
   figures.setData("selected", selectedData(viewer, plan));
   const x = stepEdges(viewer);
@@ -90,7 +92,7 @@ function statusText({ inView, empty, bars, thresholdPx }) {
   const parts = [`${count(inView)} blocks in view`, `${count(bars.length)} drawn one by one`];
   if (rest) {
     parts[1] += ` (at least ${width} wide, lanes at least 3 px)`;
-    parts.push(`${count(rest)} shown as live bytes (grey)`);
+    parts.push(`${count(rest)} shown as areas of live bytes`);
   }
   if (empty) parts.push(`${count(empty)} without length (not drawn)`);
   return parts.join(" · ");

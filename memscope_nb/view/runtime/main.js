@@ -55,6 +55,7 @@ function newViewer(timeline, figures, refs, options) {
     series: timeline.series(0),
     view: { x0: timeline.limits[0], x1: timeline.limits[1], width: 1 },
     hidden: new Set(),
+    fitBytes: false, // whether the byte axis of the curves leaves out what is always allocated
     filters: newFilters(timeline.header),
     mask: null, // flags of the blocks that pass the filters, null = all
     grouping: { key: "operator" },

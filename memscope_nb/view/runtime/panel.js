@@ -113,7 +113,7 @@ function overlapPart(viewer, block) {
 const HINTS = [
   "Click a bar for its facts and call stack, with Shift to add one; drag with “select” for many. Click an operator's name to see only that operator.",
   "Click the curve to rank the rows by what is alive there; Esc returns to the peak.",
-  "Grey areas are live bytes of blocks too short, or too many, to draw one by one; a click there picks the largest of them. Zoom in to take them apart.",
+  "Areas are live bytes of blocks too short, or too many, to draw one by one, in the colour of most of these bytes; a click there picks the largest of them. Zoom in to take them apart.",
   "Drag pans, the wheel zooms. Keys: arrows, + and −, Home, Esc.",
 ];
 

@@ -23,7 +23,7 @@ const TIME_HINT = "ms from the start, or a UTC time such as 14:03:21.5; Enter ap
 function controlBar(refs) {
   const input = (name, attributes) => (refs[name] = el("input", { autocomplete: "off", ...attributes }));
   const time = { type: "text", inputmode: "decimal", size: 13, spellcheck: "false" };
-  refs.top = el("select", {}, ...options([10, 20, 30, 60].map((n) => [n, n])));
+  refs.top = el("select", {}, ...options([10, 20, 30, 60, 100].map((n) => [n, n])));
   refs.top.value = "30";
   refs.series = el("select", {});
   refs.seriesField = labelled("Series", refs.series, "Series are shown one at a time and never added to each other");

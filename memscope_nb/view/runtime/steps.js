@@ -236,6 +236,11 @@ export function stepArea(curve, end) {
   return { x: Float64Array.from(x), y: Float64Array.from(y) };
 }
 
+/** Smallest value of a curve, Infinity when it has none. */
+export function lowest(curve) {
+  return curve.v.reduce((least, value) => (value < least ? value : least), Infinity);
+}
+
 /** Largest value of a curve, 0 when it has none. */
 export function highest(curve) {
   let top = 0;

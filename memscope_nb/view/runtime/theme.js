@@ -26,6 +26,8 @@ export function applyTheme(viewer, name) {
   set("area-low", theme.area[0]);
   set("area-high", theme.area[1]);
   colourFigures(viewer.figures, theme, viewer.timeline.layers);
+  viewer.colours = null;
+  viewer.onColours?.();
 }
 
 /** Follow changes of the theme while the viewer lives. */

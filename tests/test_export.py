@@ -42,8 +42,12 @@ def test_one_timeline_lies_in_the_folder_itself(tmp_path):
     assert index == tmp_path / "out" / "index.html"
     found = files(tmp_path / "out")
     bokeh = next(name for name in found if name.startswith("bokeh-"))
-    assert set(found) == {MANIFEST, bokeh, "detail_data_00.js", "index.html", "memory_timeline_00.html"}
+    viewer = next(name for name in found if name.startswith("memscope-") and name.endswith(".js"))
+    shared = {MANIFEST, bokeh, viewer, "timelines.js", "index.html"}
+    assert set(found) == {*shared, "detail_data_00.js", "memory_timeline_00.html"}
     assert (tmp_path / "out" / bokeh).stat().st_size > 500_000
+    assert (tmp_path / "out" / viewer).stat().st_size < 300_000
+    assert (tmp_path / "out" / "memory_timeline_00.html").stat().st_size < 8_000
 
 
 def test_ranks_have_folders_and_segments_have_numbers(demo_profile, tmp_path):

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..model import MemoryProfile
 from ..units import format_bytes
 from ..view.payload import TimelineView, read_capacity
-from ..view.viewer import bokeh_source, data_script, render_page
+from ..view.viewer import TIMELINES_FILE, data_script, library_files, render_page, timelines_script
 from .digest import PageLink, SourceDigest, TimelineDigest, digest_timeline
 from .files import OutputFolder, UniqueNames
 from .index import render_index
@@ -126,6 +126,7 @@ class PageWriter:
     sources: list[SourceDigest] = field(default_factory=list)
     redactor: Redactor | None = None
     """Where pages are redacted: keeps tokens the same from profile to profile."""
+    _links: list[dict[str, str]] = field(default_factory=list)
     _runs: UniqueNames = field(default_factory=UniqueNames)
     _run_folders: dict[str, str] = field(default_factory=dict)
     _names: dict[str, UniqueNames] = field(default_factory=dict)
@@ -146,11 +147,15 @@ class PageWriter:
             folder = "" if in_root else self._folder(line, several=per_rank[line.run, line.rank_id] > 1)
             pages = self._write_timeline(profile, line, folder)
             self.timelines.append(digest_timeline(profile, line, pages))
+            label = f"{line.run} · {line.label}" if line.run else line.label
+            self._links.append({"label": label, "href": pages[0].href, "place": folder})
 
     def finish(self) -> Path:
         """Write what all pages share and the index; return the index."""
         if not self.options.inline:
-            self.out.write(*bokeh_source())
+            for name, content in library_files().items():
+                self.out.write(name, content)
+            self.out.write(TIMELINES_FILE, timelines_script(self._links))
         index = self.out.write("index.html", render_index(self.timelines, self.sources, self.options.as_text()))
         self.out.finish()
         return index
@@ -171,13 +176,13 @@ class PageWriter:
         windows = view.windows(bars_per_segment=self.options.bars_per_segment, max_segments=self.options.max_segments)
         pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
         up = "../" * len(folder.split("/")) if folder else ""
-        for number, payload in enumerate(view.segments(windows, pages, index_href=f"{up}index.html")):
+        for number, payload in enumerate(view.segments(windows, pages, index_href=f"{up}index.html", place=folder)):
             if self.options.inline:
                 page = render_page(payload)
             else:
                 data_name = f"detail_data_{number:02d}.js"
                 self.out.write(_href(folder, data_name), data_script(payload))
-                page = render_page(payload, data_href=data_name, bokeh_href=f"{up}{bokeh_source()[0]}")
+                page = render_page(payload, data_href=data_name, library_href=up)
             self.out.write(_href(folder, pages[number]), page)
         return [PageLink(_href(folder, page), *window) for page, window in zip(pages, windows, strict=True)]
 

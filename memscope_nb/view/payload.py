@@ -15,6 +15,7 @@ Header
 ``segment``             index of this segment
 ``segments``            ``[{"href", "start", "end"}]``, all of them, in order
 ``index_href``          link to the index page, or null
+``place``               what tells this timeline from the others of an export
 ``names``               operator names; ``name`` column is an index
 ``frames``              distinct stack frames, text
 ``plumbing``            one 0/1 per frame: framework internals, to be folded
@@ -62,54 +63,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..analysis.layers import how_sampled
-from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES, lifetimes
+from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES
 from ..analysis.series import Series, series_curve
 from ..analysis.timeline import Timeline, line_phases, tracks
 from ..errors import InputError
-from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
+from ..model import NA_NS, Int64Array, MemoryProfile, to_int64
 from ..stacks import is_plumbing, site_index
 from ..units import parse_bytes
+from .blocks import Blocks, column_texts, timeline_blocks
 from .codec import encode_payload
 from .layers import device_layers
 from .level_steps import Steps, base_of, clip_steps, idle_stretches, join_steps, overview_steps, window_steps
 from .notes import timeline_notes
 from .segments import SORTED, segment_columns
 
-STACK_KINDS = ("none", "own", "forward")
 MAX_MARKS = 5000
 FALLING_NEVER = ("start",)
 """Block columns stored as differences; so are all times of step columns."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of one timeline as plain arrays, sorted by start; times are offsets."""
-
-    block_id: Int64Array
-    start: Int64Array
-    end: Int64Array
-    late: Int64Array
-    """How much longer a block stays active, 0 for most."""
-    size: Int64Array
-    name: Int64Array
-    stack: Int64Array
-    kind: Int64Array
-    lifetime: Int64Array
-    series: Int64Array
-    owner: Int64Array
-    """Index + 1 into the owners, 0 for none; likewise the labels."""
-    label: Int64Array
-
-    def take(self, rows: Int64Array) -> Blocks:
-        """Return some of the blocks."""
-        return Blocks(**{key: values[rows] for key, values in vars(self).items()})
 
 
 def read_capacity(capacity: str | int | None) -> int | None:
@@ -129,39 +105,13 @@ class TimelineView:
         self.tracks = tracks(line)
         self.span = (0, line.span[1] + 1 - self.t0)
         self.names = [str(name) for name in profile.blocks["name"].cat.categories]
-        self.owners, self.labels = (_texts(profile.blocks, key) for key in ("owner", "inefficient_type"))
-        self.blocks = self._blocks()
+        self.owners, self.labels = (column_texts(profile.blocks, key) for key in ("owner", "inefficient_type"))
+        self.blocks = timeline_blocks(profile, self.tracks, self.t0)
         self.steps = self._level_steps()
         self.layers = device_layers(profile, line, self.t0)
         self.addresses = segment_columns(profile, self.tracks, self.t0)
 
     # -- columns ----------------------------------------------------------------------------------------------
-
-    def _blocks(self) -> Blocks:
-        table = self.profile.blocks
-        series = [(k, one) for k, track in enumerate(self.tracks) for one in track]
-        every = np.concatenate([one.rows for _, one in series])
-        track = np.repeat([k for k, _ in series], [len(one.rows) for _, one in series])
-        shift = np.repeat([one.release_shift_ns for _, one in series], [len(one.rows) for _, one in series])
-        starts = block_starts(self.profile)[every]
-        order = np.lexsort((every, starts))
-        rows, track, shift, starts = every[order], track[order], shift[order], starts[order]
-        ends = block_ends(self.profile)[rows] + shift
-        late = np.maximum(block_ends(self.profile, ledger="active")[rows] - ends, 0)
-        return Blocks(
-            block_id=table["block_id"].to_numpy(np.int64)[rows],
-            start=starts - self.t0,
-            end=ends - self.t0,
-            late=late,
-            size=table["size_bytes"].to_numpy(np.int64)[rows],
-            name=table["name"].cat.codes.to_numpy().astype(np.int64)[rows],
-            stack=table["stack_id"].to_numpy(np.int64)[rows],
-            kind=_codes(table["stack_kind"], STACK_KINDS)[rows],
-            lifetime=lifetimes(self.profile).codes.astype(np.int64)[rows],
-            series=track,
-            owner=_numbered(table, "owner")[rows],
-            label=_numbered(table, "inefficient_type")[rows],
-        )
 
     def _level_steps(self) -> dict[str, Steps]:
         steps: dict[str, Steps] = {}
@@ -311,14 +261,25 @@ class TimelineView:
         return list(itertools.pairwise(edges))
 
     def segments(
-        self, windows: Sequence[tuple[int, int]], hrefs: Sequence[str], *, index_href: str | None = None
+        self,
+        windows: Sequence[tuple[int, int]],
+        hrefs: Sequence[str],
+        *,
+        index_href: str | None = None,
+        place: str = "",
     ) -> Iterator[bytes]:
         """Yield the encoded payload of each window; blocks alive at an edge are in both, with their true times."""
         shared = self.header()
         links = [{"href": h, "start": w[0], "end": w[1]} for h, w in zip(hrefs, windows, strict=True)]
         for number, window in enumerate(windows):
             rows = np.flatnonzero((self.blocks.start < window[1]) & (self.blocks.end > window[0]))
-            own = {"window": list(window), "segment": number, "segments": links, "index_href": index_href}
+            own = {
+                "window": list(window),
+                "segment": number,
+                "segments": links,
+                "index_href": index_href,
+                "place": place,
+            }
             yield self._encode(shared | own, self.blocks.take(rows), window)
 
     def _encode(self, header: dict[str, Any], blocks: Blocks, window: tuple[int, int]) -> bytes:
@@ -369,26 +330,6 @@ class TimelineView:
             "stacks": stacks,
             "sites": sites,
         }
-
-
-def _texts(table: pd.DataFrame, column: str) -> list[str]:
-    """Texts of a categorical column that not every source has."""
-    return [str(text) for text in table[column].cat.categories] if column in table else []
-
-
-def _numbered(table: pd.DataFrame, column: str) -> Int64Array:
-    """Index + 1 of the text of each row, 0 for none."""
-    if column not in table:
-        return np.zeros(len(table), dtype=np.int64)
-    empty = np.array([text == "" for text in _texts(table, column)] + [True])
-    codes = table[column].cat.codes.to_numpy().astype(np.int64)
-    return np.where(empty[codes], 0, codes + 1)
-
-
-def _codes(values: pd.Series, order: Sequence[str]) -> Int64Array:
-    """Position of each value of a categorical column in ``order``."""
-    mapping = np.array([order.index(str(category)) for category in values.cat.categories] + [0], dtype=np.int64)
-    return mapping[values.cat.codes.to_numpy()]
 
 
 def _highest(track: Sequence[Series], ledger: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,9 @@ from .codec import decode_payload
 from .figures import GUTTER_PX, build_figures
 
 _MAX_TITLE = 200
+
+TIMELINES_FILE = "timelines.js"
+"""Side file in the top folder of an export: what else there is to see. Pages do without where it is missing."""
 
 
 @lru_cache(maxsize=1)
@@ -53,9 +57,24 @@ def bokeh_source() -> tuple[str, bytes]:
     return f"bokeh-{version}.min.js", path.read_bytes()
 
 
+@lru_cache(maxsize=1)
+def library_files() -> dict[str, bytes]:
+    """Return name and content of the side files that all pages of an export share: BokehJS and the viewer."""
+    style = json.dumps(runtime_css())
+    viewer = f"{runtime_script()}window.memscopeLibrary={{style:{style},figures:{figures_text()}}};\n".encode()
+    name = f"memscope-{hashlib.sha256(viewer).hexdigest()[:10]}.js"
+    return dict([bokeh_source(), (name, viewer)])
+
+
 def data_script(payload: bytes) -> str:
     """Return the content of a side file that holds a payload, for ``<script src>``."""
     return f'window.memscopePayload="{base64.b64encode(payload).decode("ascii")}";\n'
+
+
+def timelines_script(timelines: Sequence[Mapping[str, str]]) -> str:
+    """Return the content of :data:`TIMELINES_FILE`: ``label``, ``href`` from the top folder and ``place`` of each."""
+    packed = base64.b64encode(json.dumps(list(timelines)).encode()).decode("ascii")
+    return f'window.memscopeTimelines="{packed}";\n'
 
 
 def _hash(text: str) -> str:
@@ -73,8 +92,18 @@ def _pack(text: str | bytes) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _packed_bokeh() -> bytes:
-    return _pack(bokeh_source()[1])
+def _packed_library() -> dict[str, bytes]:
+    texts: dict[str, str | bytes] = {
+        "figures": figures_text(),
+        "style": runtime_css(),
+        "runtime": runtime_script(),
+        "bokeh": bokeh_source()[1],
+    }
+    return {name: _pack(text) for name, text in texts.items()}
+
+
+def _script_link(href: str) -> str:
+    return f'<script src="{html.escape(href)}"></script>\n'
 
 
 def _policy(scripts: list[str], *, side_files: bool) -> str:
@@ -97,7 +126,7 @@ def _policy(scripts: list[str], *, side_files: bool) -> str:
     )
 
 
-def render_page(payload: bytes, *, data_href: str | None = None, bokeh_href: str | None = None) -> str:
+def render_page(payload: bytes, *, data_href: str | None = None, library_href: str | None = None) -> str:
     """Write the HTML of one page.
 
     Parameters
@@ -106,8 +135,9 @@ def render_page(payload: bytes, *, data_href: str | None = None, bokeh_href: str
         From :func:`memscope_nb.view.codec.encode_payload`.
     data_href : str or None
         Relative link to the file with :func:`data_script`; None puts the payload into the page.
-    bokeh_href : str or None
-        Relative link to the file with :func:`bokeh_source`; None puts BokehJS into the page (0.5 MB).
+    library_href : str or None
+        Relative link to the folder with :func:`library_files`, empty or ending in a slash; None puts BokehJS and the
+        viewer into the page (0.5 MB).
 
     Returns
     -------
@@ -116,20 +146,15 @@ def render_page(payload: bytes, *, data_href: str | None = None, bokeh_href: str
     """
     header, _ = decode_payload(payload)
     title = str(header.get("title") or "memory profile")[:_MAX_TITLE]
-    runtime, boot = runtime_script(), boot_script()
-    scripts = [boot, runtime]
-    texts = {"figures": figures_text(), "style": runtime_css(), "runtime": runtime}
-    body = [_part(name, _pack(text)) for name, text in texts.items()]
-    if bokeh_href is None:
-        scripts.append(bokeh_source()[1].decode("utf-8"))
-        body.append(_part("bokeh", _packed_bokeh()))
+    boot = boot_script()
+    if library_href is None:
+        scripts = [boot, runtime_script(), bokeh_source()[1].decode("utf-8")]
+        body = [_part(name, packed) for name, packed in _packed_library().items()]
     else:
-        body.append(f'<script src="{html.escape(bokeh_href)}"></script>\n')
-    if data_href is None:
-        body.append(_part("payload", payload))
-    else:
-        body.append(f'<script src="{html.escape(data_href)}"></script>\n')
-    policy = _policy(scripts, side_files=data_href is not None or bokeh_href is not None)
+        scripts = [boot]
+        body = [_script_link(library_href + name) for name in (*library_files(), TIMELINES_FILE)]
+    body.append(_part("payload", payload) if data_href is None else _script_link(data_href))
+    policy = _policy(scripts, side_files=data_href is not None or library_href is not None)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

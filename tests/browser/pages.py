@@ -95,8 +95,9 @@ def write_page(folder: Path, made: Synthetic, *, name: str = "memory_timeline_00
     if single:
         page.write_text(viewer.render_page(payload), encoding="utf-8")
         return page
-    bokeh, source = viewer.bokeh_source()
-    (folder / bokeh).write_bytes(source)
+    for file, content in viewer.library_files().items():
+        (folder / file).write_bytes(content)
+    (folder / viewer.TIMELINES_FILE).write_text(viewer.timelines_script([]), encoding="utf-8")
     (folder / f"{name}.js").write_text(viewer.data_script(payload), encoding="utf-8")
-    page.write_text(viewer.render_page(payload, data_href=f"{name}.js", bokeh_href=bokeh), encoding="utf-8")
+    page.write_text(viewer.render_page(payload, data_href=f"{name}.js", library_href=""), encoding="utf-8")
     return page

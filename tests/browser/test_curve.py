@@ -193,7 +193,7 @@ def test_bytes_axis_fits_what_is_allocated(show: Show) -> None:
     assert shown.js(axis)[0] == 0
     button.click()
     shown.settle()
-    t, v = made.allocated(34 * S, 50 * S)
+    _, v = made.allocated(34 * S, 50 * S)
     low, high = shown.js(axis)
     assert 0 < low < v.min()
     assert v.max() < high < v.max() + 0.3 * (v.max() - v.min())

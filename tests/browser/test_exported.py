@@ -240,3 +240,26 @@ def test_owner_and_marks_of_a_dump(tmp_path: Path, opener: Opener) -> None:
     instants = [mark["start"] for mark in shown.js("memscope.timeline.header.marks")]
     assert (after["x0"], after["x1"]) != (before["x0"], before["x1"])
     assert any(after["range"][0] <= t <= after["range"][1] for t in instants)
+
+
+def test_other_timelines_can_be_chosen(demo_pages: Path, opener: Opener) -> None:
+    shown = opener(demo_pages / "run" / "rank0" / "memory_timeline_00.html", fragment="#view=map")
+    choice = shown.select("Timeline")
+    assert choice.locator("option").all_inner_texts() == ["run · rank 0 · NPU:0", "run · rank 1 · NPU:1"]
+    assert choice.input_value() == "0"
+    with shown.page.expect_navigation():
+        choice.select_option("1")
+    shown.page.wait_for_selector("[data-ready=yes]")
+    assert "/rank1/memory_timeline_00.html#view=map" in shown.page.url
+    assert shown.page.locator("h1").inner_text().startswith("rank 1")
+    assert shown.select("Timeline").input_value() == "1"
+
+
+def test_pages_do_without_the_list_of_timelines(demo_profile: MemoryProfile, tmp_path: Path, chromium: Any) -> None:
+    out = ms.export_html(demo_profile.select(rank=0), tmp_path / "out").parent
+    (out / "timelines.js").unlink()
+    page = chromium.new_page()
+    page.goto((out / "memory_timeline_00.html").as_uri())
+    page.wait_for_selector("[data-ready=yes]")
+    assert not page.get_by_role("combobox", name="Timeline", exact=True).is_visible()
+    page.close()

@@ -16,17 +16,21 @@
   };
   try {
     if (!window.DecompressionStream) throw new Error("this browser is too old (it lacks DecompressionStream)");
-    const style = document.createElement("style");
-    style.textContent = await unpack("style");
-    document.head.append(style);
-    if (part("bokeh")) run(await unpack("bokeh"));
+    for (const name of ["bokeh", "runtime"]) if (part(name)) run(await unpack(name));
     if (!window.Bokeh) throw new Error("the BokehJS file that belongs beside this page is missing");
+    if (!window.memscopeRuntime) throw new Error("the viewer's file that belongs beside this page is missing");
+    const own = async () => ({ style: await unpack("style"), figures: JSON.parse(await unpack("figures")) });
+    const library = window.memscopeLibrary ?? (await own());
+    const style = document.createElement("style");
+    style.textContent = library.style;
+    document.head.append(style);
     const packed = part("payload") ?? window.memscopePayload;
     if (!packed) throw new Error("the data file that belongs beside this page is missing");
     window.memscopePayload = undefined;
-    run(await unpack("runtime"));
-    const figures = JSON.parse(await unpack("figures"));
-    window.memscope = await window.memscopeRuntime.mount(root, decode(packed), figures, { host: { page: true } });
+    const others = window.memscopeTimelines;
+    const timelines = others ? JSON.parse(new TextDecoder().decode(decode(others))) : [];
+    const host = { page: true, timelines };
+    window.memscope = await window.memscopeRuntime.mount(root, decode(packed), library.figures, { host });
   } catch (error) {
     root.textContent = `This page cannot be shown: ${error.message}`;
     throw error;

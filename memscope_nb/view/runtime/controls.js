@@ -80,6 +80,19 @@ function buildSeriesSelect(viewer) {
   refs.series.addEventListener("change", () => viewer.setSeries(Number(refs.series.value)));
 }
 
+/** Other timelines of the export; the view goes along, the window does not: each has its own start. */
+function buildTimelineSelect(viewer) {
+  const { refs, host, timeline } = viewer;
+  const { index_href: index, place } = timeline.header;
+  const others = (host.timelines ?? []).filter((item) => safeHref(item.href));
+  if (others.length < 2 || !safeHref(index)) return;
+  refs.timelineField.hidden = false;
+  others.forEach((item, k) => refs.timeline.append(el("option", { value: k, text: clip(item.label, 120) })));
+  refs.timeline.value = String(others.findIndex((item) => item.place === place));
+  const up = index.replace(/[^/]*$/, "");
+  refs.timeline.addEventListener("change", () => viewer.leave(up + others[Number(refs.timeline.value)].href + windowHash(viewer)));
+}
+
 const MOST_SOURCES = 500;
 
 function buildSourceSelect(viewer) {
@@ -166,6 +179,7 @@ export function buildControls(viewer, keyTarget) {
   fillHeader(viewer);
   fillFooter(viewer);
   buildFilters(viewer);
+  buildTimelineSelect(viewer);
   buildSeriesSelect(viewer);
   buildSourceSelect(viewer);
   listenToInputs(viewer);

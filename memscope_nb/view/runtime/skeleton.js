@@ -25,6 +25,9 @@ function controlBar(refs) {
   const time = { type: "text", inputmode: "decimal", size: 13, spellcheck: "false" };
   refs.top = el("select", {}, ...options([10, 20, 30, 60, 100].map((n) => [n, n])));
   refs.top.value = "30";
+  refs.timeline = el("select", {});
+  refs.timelineField = labelled("Timeline", refs.timeline, "Other ranks and devices of this export");
+  refs.timelineField.hidden = true;
   refs.series = el("select", {});
   refs.seriesField = labelled("Series", refs.series, "Series are shown one at a time and never added to each other");
   refs.grouping = el("select", {});
@@ -54,6 +57,7 @@ function controlBar(refs) {
     el("span", { class: "ms-unit", text: "ms" }),
     refs.reset,
     labelled("Drag", refs.drag, "What dragging over the plots does"),
+    refs.timelineField,
     refs.timeField,
     refs.seriesField,
     refs.sourceField,

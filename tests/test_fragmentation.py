@@ -333,6 +333,7 @@ def test_several_failures(tmp_path: Path):
     trace = [oom(1, 30 * MIB), entry("alloc", 64 * MIB, 2 * MIB, 2), oom(3, 40 * MIB)]
     found = ms.fragmentation(load(tmp_path, snapshot([trace, deepcopy(trace)], [pool(block(64 * MIB, 2 * MIB))])))
     assert found.frame["requested_bytes"].tolist() == [30 * MIB, 40 * MIB]  # device 1 has no segments
+    assert any("2 entries of failures are left out" in line for line in found.caveats)
     assert found.frame["allocated_bytes"].tolist() == [0, 2 * MIB]
     assert found.at("oom").frame["requested_bytes"].tolist() == [40 * MIB]
     assert found.at(0).frame["requested_bytes"].tolist() == [30 * MIB]

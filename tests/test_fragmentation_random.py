@@ -218,3 +218,70 @@ def _still_there(entries: list[dict], after: int) -> list[dict]:
 
 def _asked(entries: list[dict], addr: int, before: int) -> int:
     return next(e["size"] for e in reversed(entries[:before]) if e["action"] == "alloc" and e["addr"] == addr)
+
+
+# -- growing segments -------------------------------------------------------------------------------------------
+
+PAGE, N_PAGES = 2 * MIB, 12
+SPACES = {0: 1 << 40, 5: 1 << 41}
+"""Each stream reserves addresses of its own."""
+
+
+def runs(pages: set[int]) -> list[tuple[int, int]]:
+    """Stretches of pages, as (first, count)."""
+    found: list[tuple[int, int]] = []
+    for page in sorted(pages):
+        if found and sum(found[-1]) == page:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((page, 1))
+    return found
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(SPACES)), st.integers(0, N_PAGES - 1), st.integers(1, 5)),
+        min_size=1,
+        max_size=14,
+    ),
+    which=st.integers(0, 100),
+)
+def test_mapped_pages_are_found_going_back(tmp_path_factory, steps, which):
+    pages: dict[int, set[int]] = {stream: set() for stream in SPACES}
+    keep = (1 << 42, 20 * MIB)  # another segment, so that the file is never without any
+    trace, states = [], []
+    for number, (stream, first, count) in enumerate(steps):
+        chosen = set(range(first, min(first + count, N_PAGES)))
+        mapped = pages[stream] & chosen
+        # The longest prefix that is all mapped goes, all unmapped comes.
+        goes = first in mapped
+        span = []
+        for page in sorted(chosen):
+            if (page in mapped) != goes:
+                break
+            span.append(page)
+        action = "segment_unmap" if goes else "segment_map"
+        where = SPACES[stream] + span[0] * PAGE
+        trace.append(entry(action, where, len(span) * PAGE, 10 * number, stream=stream, pool_id=(0, 0)))
+        pages[stream] = pages[stream] - set(span) if goes else pages[stream] | set(span)
+        states.append({key: set(value) for key, value in pages.items()})
+    found = [
+        segment(SPACES[stream] + first * PAGE, [], count * PAGE, stream=stream, is_expandable=True)
+        for stream, mapped in pages.items()
+        for first, count in runs(mapped)
+    ]
+    what = snapshot([trace], [*found, segment(keep[0], [], keep[1], stream=5)])
+    profile = ms.load(write(tmp_path_factory.mktemp("g") / "s.pickle", what))
+    at = which % len(trace)
+    state = ms.fragmentation(profile).at(trace[at]["time_us"] * 1000)
+    got = {(int(r.stream), int(r.addr), int(r.size_bytes)) for r in state.ranges.itertuples() if int(r.addr) != keep[0]}
+    expected = {
+        (stream, SPACES[stream] + first * PAGE, count * PAGE)
+        for stream, mapped in states[at].items()
+        for first, count in runs(mapped)
+    }
+    assert got == expected
+    assert state.frame["unsure_bytes"].tolist() == [0]
+    before = ms.fragmentation(profile).at(int(profile.sources["start_ns"][0]))
+    assert before.frame["reserved_bytes"].tolist() == [keep[1]]

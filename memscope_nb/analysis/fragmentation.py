@@ -142,6 +142,11 @@ def fragmentation(p: MemoryProfile | str | os.PathLike[str]) -> Fragmentation:
     caveats = list(found.caveats)
     if not len(failures):
         caveats.append(f"no failed allocation was recorded, these are the ends; {HOW_TO_SEE_OOM}")
+    left_out = int((profile.marks["kind"] == "oom").sum()) - len(failures)
+    if left_out:
+        caveats.append(
+            f"{left_out} entries of failures are left out: told by another file, or of a device without segments"
+        )
     if len(failures) > MAX_FAILURES:
         caveats.append(f"{len(failures)} allocations failed; the first {MAX_FAILURES} are listed")
     return Fragmentation(found.frame, tuple(caveats), found.answer, profile)

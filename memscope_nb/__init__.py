@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import InputError, MemscopeError, MissingFactError, ValidationError
     from .export.pages import export_html
     from .export.redact import redact_profile
+    from .export.summary import triage
     from .io import load, scan
     from .io.watch import load_watch
     from .model import MemoryProfile
@@ -65,6 +66,7 @@ _HOMES = {
     "segment_map": "analysis.segment_map",
     "show": "notebook.display",
     "step_leaks": "analysis.step_leaks",
+    "triage": "export.summary",
     "validate": "schema",
 }
 
@@ -99,6 +101,7 @@ __all__ = [
     "segment_map",
     "show",
     "step_leaks",
+    "triage",
     "validate",
 ]
 

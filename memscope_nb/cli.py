@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_input(validate)
     validate.set_defaults(run=_validate)
 
+    triage = commands.add_parser("triage", help="about 30 redacted lines of Markdown for an issue report")
+    _add_input(triage)
+    triage.add_argument("--hide", type=_words, default=[], metavar="A,B,…", help="more words to replace")
+    triage.add_argument("--json", action="store_true", help="machine-readable, every rank; redacted, too")
+    triage.set_defaults(run=_triage)
+
     add_analyses(commands)
 
     demo = commands.add_parser("demo", help="write profiles of a made-up RL run, to try things on")
@@ -171,6 +177,17 @@ def _info(args: argparse.Namespace) -> int:
         return OK
     print(repr(profile))
     _print_quality(profile)
+    return OK
+
+
+def _triage(args: argparse.Namespace) -> int:
+    from .export.summary import triage
+
+    found = triage(args.paths, hide=args.hide, strict=args.strict, **_reading(args))
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+    else:
+        print(found.to_markdown(), end="")
     return OK
 
 

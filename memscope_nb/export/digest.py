@@ -11,6 +11,7 @@ import pandas as pd
 from ..analysis.at_peak import PeakParts, SiteShares, open_shares, peak_parts
 from ..analysis.growth import line_growth
 from ..analysis.ledgers import line_ledgers, line_pools
+from ..analysis.quality import Hint
 from ..analysis.series import balance
 from ..analysis.timeline import Timeline, tracks
 from ..model import BlockFlag, MemoryProfile
@@ -112,6 +113,30 @@ class PoolDigest:
 
 
 @dataclass(frozen=True)
+class Checks:
+    """What the self-checks of a timeline counted; see :func:`memscope_nb.check_quality`."""
+
+    n_unexplained: int
+    unexplained_bytes: int
+    n_total_checked: int
+    n_total_mismatch: int
+    n_skipped: int
+    n_repaired: int
+    stack_bytes: int
+    """Of the allocated bytes, those of blocks with a stack (their own or of the forward operator)."""
+    block_bytes: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A fact that sources lack, and the setting of the recorder that gives it."""
+
+    fact: str
+    n_sources: int
+    how: str
+
+
+@dataclass(frozen=True)
 class TimelineDigest:
     """One timeline, small: any number of them fits in memory."""
 
@@ -134,7 +159,8 @@ class TimelineDigest:
     """Of pools of at least 1 % of the largest, like the recordings."""
     changes: tuple[PoolChange, ...]
     verdicts: tuple[str, ...]
-    hints: tuple[str, ...]
+    checks: Checks
+    missing: tuple[Missing, ...]
     notes: tuple[str, ...]
     pages: tuple[PageLink, ...] = ()
 
@@ -231,10 +257,30 @@ def digest_timeline(profile: MemoryProfile, line: Timeline, pages: Sequence[Page
         growth=_growth(growth),
         changes=_changes(growth),
         verdicts=tuple(str(verdict) for verdict in quality.frame["verdict"]),
-        hints=tuple(dict.fromkeys(clip(hint, MAX_NOTE) for hint in quality.hints)),
+        checks=_checks(profile, line, quality.frame),
+        missing=tuple(_missing(hint) for hint in quality.hints),
         notes=_bounded(check_notes(profile, line, quality)),
         pages=tuple(pages),
     )
+
+
+def _checks(profile: MemoryProfile, line: Timeline, frame: pd.DataFrame) -> Checks:
+    sizes, stacks = profile.blocks["size_bytes"].to_numpy(), profile.blocks["stack_id"].to_numpy()
+    return Checks(
+        n_unexplained=int(frame["n_unexplained"].sum()),
+        unexplained_bytes=int(frame["unexplained_bytes"].sum()),
+        n_total_checked=int(frame["n_total_checked"].sum()),
+        n_total_mismatch=int(frame["n_total_mismatch"].sum()),
+        n_skipped=int(frame["n_skipped"].sum()),
+        n_repaired=int(frame["n_repaired"].sum()),
+        stack_bytes=sum(int(sizes[one.rows][stacks[one.rows] >= 0].sum()) for one in line.series),
+        block_bytes=sum(int(sizes[one.rows].sum()) for one in line.series),
+    )
+
+
+def _missing(hint: Hint) -> Missing:
+    ways = (("torch_npu", hint.torch_npu), ("PyTorch", hint.pytorch), ("verl", hint.verl))
+    return Missing(hint.missing, len(hint.sources), "; ".join(f"{name}: {way}" for name, way in ways if way))
 
 
 def _n_blocks(profile: MemoryProfile, line: Timeline) -> int:

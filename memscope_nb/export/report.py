@@ -15,9 +15,11 @@ from ..io.discover import Paths, discover
 from ..io.loader import assemble, filter_collections, iter_reads, refuse_failures
 from ..io.source import SourceRead
 from ..io.trace_view import TraceReader
+from ..model import MemoryProfile
 from .digest import SourceDigest
 from .files import OutputFolder
 from .pages import PageOptions, PageWriter
+from .redact import Redactor
 
 BATCH_BYTES = 4 << 30
 """Input bytes that are read before their pages are written; at least one rank."""
@@ -69,34 +71,65 @@ def write_report(
     """
     found = filter_collections(discover(paths, torch_names=torch_names), ranks, roles)
     writer: PageWriter | None = None
-    failed: list[SourceRead] = []
     lines: list[SourceDigest] = []
-    groups = [list(group) for _, group in groupby(sorted(found, key=_rank_key), key=_rank_key)]
-    for batch in _batches(groups):
-        flat = [collection for group in batch for collection in group]
-        reads = list(iter_reads(flat, n_jobs=n_jobs, reader=reader, cache=cache, progress=progress))
-        failed += [read for read in reads if read.status == "failed"]
-        if strict:
-            refuse_failures(reads, strict=True)
-        if writer is None:
+    alone = len({_rank_key(collection) for collection in found}) == 1
+    reading = Reading(n_jobs=n_jobs, reader=reader, cache=cache, progress=progress, strict=strict)
+    for profile in profiles_by_rank(found, reading):
+        if writer is None:  # not before something was read
             writer = PageWriter(OutputFolder(out_dir, force=force), options or PageOptions())
-            _learn(writer, found)
-        while reads:  # what is written is let go
-            profile = assemble(_next_rank(reads))
-            lines += SourceDigest.of(profile)
-            writer.add(profile, alone=len(groups) == 1)
-            del profile
+            learn_sources(writer.redactor, found)
+        lines += SourceDigest.of(profile)
+        writer.add(profile, alone=alone)
+        del profile  # what is written is let go
     if writer is None or not writer.timelines:
-        refuse_failures(failed, strict=True)
+        refuse_failed(lines)
         raise InputError("nothing to show: no source has blocks or recorded totals")
     return Report(writer.finish(), tuple(lines))
 
 
-def _learn(writer: PageWriter, found: Sequence[Collection]) -> None:
-    """Let the redactor know the hosts and paths of all ranks before the first page is written."""
-    if writer.redactor is not None:
+@dataclass(frozen=True)
+class Reading:
+    """How to read; see :func:`memscope_nb.load`."""
+
+    n_jobs: int = -1
+    reader: TraceReader = "auto"
+    cache: bool | str | os.PathLike[str] | None = None
+    progress: bool | None = None
+    strict: bool = False
+
+
+def profiles_by_rank(found: Sequence[Collection], how: Reading) -> Iterator[MemoryProfile]:
+    """Yield the profile of one rank after the other, keeping none; as many as are worth it are read at once.
+
+    Raises
+    ------
+    InputError
+        With ``strict``, if a source cannot be read.
+    """
+    groups = [list(group) for _, group in groupby(sorted(found, key=_rank_key), key=_rank_key)]
+    for batch in _batches(groups):
+        flat = [collection for group in batch for collection in group]
+        read = iter_reads(flat, n_jobs=how.n_jobs, reader=how.reader, cache=how.cache, progress=how.progress)
+        reads = list(read)
+        if how.strict:
+            refuse_failures(reads, strict=True)
+        while reads:
+            yield assemble(_next_rank(reads))
+
+
+def learn_sources(redactor: Redactor | None, found: Sequence[Collection]) -> None:
+    """Let the redactor know the hosts and paths of all ranks before the first one is redacted."""
+    if redactor is not None:
         for collection in found:
-            writer.redactor.learn_source(str(collection.path), collection.host)
+            redactor.learn_source(str(collection.path), collection.host)
+
+
+def refuse_failed(sources: Sequence[SourceDigest]) -> None:
+    """Raise if sources failed, and say why: for callers that found nothing in the others."""
+    failed = [source for source in sources if source.status == "failed"]
+    if failed:
+        lines = [f"  {source.path}: {'; '.join(source.warnings)}" for source in failed[:20]]
+        raise InputError(f"{len(failed)} of {len(sources)} sources cannot be read:\n" + "\n".join(lines))
 
 
 def _next_rank(reads: list[SourceRead]) -> list[SourceRead]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ OK, FINDINGS, BAD_INPUT = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 ok, 1 findings, 2 bad input or ``--strict``."""
     args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):  # file names may hold what no text can, and terminals know few letters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return int(args.run(args))
     except ValidationError as error:

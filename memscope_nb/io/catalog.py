@@ -16,6 +16,7 @@ from .ascend import Collection
 from .discover import Paths, discover
 from .loader import load
 from .pytorch_find import TorchCollection
+from .report import sound_text
 
 RAM_PER_BYTE = {
     "operator_memory.csv": 0.6,
@@ -107,6 +108,7 @@ def scan(paths: Paths, *, torch_names: str | Iterable[str] = ()) -> Catalog:
     """
     names = (torch_names,) if isinstance(torch_names, str) else tuple(torch_names)
     rows = [_row(collection) for collection in discover(paths, torch_names=names)]
+    rows = [{key: sound_text(value) for key, value in row.items()} for row in rows]
     frame = pd.DataFrame(rows).astype({"rank_id": "Int64", "pid": "Int64"})
     return Catalog(frame, paths, names)
 

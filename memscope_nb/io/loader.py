@@ -19,6 +19,7 @@ from .discover import Paths, discover
 from .parallel import read_each, reads_in_workers
 from .progress import Progress
 from .pytorch_repeats import mark_repeats
+from .report import sound_text
 from .source import SourceRead, read_sources
 from .trace_view import TraceReader
 
@@ -199,7 +200,10 @@ def _profile(read: SourceRead) -> MemoryProfile:
     }
     nullable = ("pid", "rank_id", "start_ns", "end_ns")
     sources = pd.DataFrame(
-        {k: pd.array([v], dtype="Int64") if k in nullable else pd.Series([v]) for k, v in row.items()}
+        {
+            k: pd.array([v], dtype="Int64") if k in nullable else pd.Series([v if k == "facts" else sound_text(v)])
+            for k, v in row.items()
+        }
     )
     if tables is None:
         return MemoryProfile(sources)

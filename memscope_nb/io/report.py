@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 OnBytes = Callable[[int], None]
 """Called by readers with the number of bytes just read."""
@@ -11,6 +12,16 @@ OnBytes = Callable[[int], None]
 
 def ignore_bytes(n_bytes: int) -> None:
     """Do nothing: the progress of nobody."""
+
+
+def sound_text(value: Any) -> Any:
+    r"""Write what no text can hold (half characters, bytes of file names that are not UTF-8) as ``\udcff``.
+
+    Applies to a text or a tuple of texts; anything else is returned as it is.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return tuple(map(sound_text, value)) if isinstance(value, tuple) else value
 
 
 @dataclass

@@ -24,6 +24,8 @@ from .codec import decode_payload
 from .figures import GUTTER_PX, build_figures
 
 _MAX_TITLE = 200
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
+"""What no title can hold, or what would turn the direction of the rest of a tab's name."""
 
 TIMELINES_FILE = "timelines.js"
 """Side file in the top folder of an export: what else there is to see. Pages do without where it is missing."""
@@ -145,7 +147,7 @@ def render_page(payload: bytes, *, data_href: str | None = None, library_href: s
         A complete page that makes no network request.
     """
     header, _ = decode_payload(payload)
-    title = str(header.get("title") or "memory profile")[:_MAX_TITLE]
+    title = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(header.get("title") or "memory profile"))[:_MAX_TITLE]
     boot = boot_script()
     if library_href is None:
         scripts = [boot, runtime_script(), bokeh_source()[1].decode("utf-8")]

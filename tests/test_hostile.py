@@ -114,7 +114,7 @@ def test_a_device_in_the_title_is_only_text(tmp_path):
             ms.MemoryProfile(profile.sources, blocks, totals, stacks=profile.stacks), tmp_path / str(number)
         )
         page = (path.parent / "memory_timeline_00.html").read_text("utf-8")
-        head = page[: page.index("<style>")]
+        head = page[: page.index("<body")]
         assert head.count("<title>") == head.count("</title>") == 1
         title = re.search(r"<title>([^<]*)</title>", head)[1]
         assert html.unescape(title).startswith("rank 0 · ")

@@ -214,12 +214,28 @@ def test_growing_segments_that_are_on_are_no_advice(tmp_path: Path):
         ({"expandable_segments": True}, "could grow already"),
         ({"max_split_size": -1}, "not recorded here"),
         (None, "not recorded here"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64, expandable_segments: True"}, "could grow already"),
+        ({"expandable_segments": "odd"}, "not recorded here"),
     ):
         more = {} if settings is None else {"allocator_settings": settings}
         found = at_end(tmp_path, segments, **more)
         assert found.frame["verdict"].tolist() == ["fragmented"]
         (about,) = [line for line in found.advice if "segments could grow" in line]
         assert text in about
+    off = at_end(tmp_path, segments, allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"})
+    assert any("was off" in line and "sleep modes" in line for line in off.advice)
+
+
+def test_segments_that_grow_prove_the_setting(tmp_path: Path):
+    """torch_npu records no settings."""
+    segments = [
+        pool(block(70 * MIB, MIB + 512), total=15 * MIB),
+        pool(block(256 * MIB, 4 * MIB), at=256 * MIB, total=4 * MIB, is_expandable=True),
+    ]
+    found = at_end(tmp_path, segments, [entry("oom", None, 12 * MIB, 5, device_free=0)])
+    assert found.frame["verdict"].tolist() == ["fragmented"]
+    (about,) = [line for line in found.advice if "grow" in line]
+    assert "could grow already (1 in this pool)" in about
 
 
 def test_max_split_size_keeps_ranges_whole(tmp_path: Path):
@@ -426,6 +442,11 @@ def test_names_are_data(tmp_path: Path):
     assert found.frame["verdict"].tolist() == ["fragmented"]
     assert "<script>" not in found._repr_html_()
     assert "&lt;script&gt;" in found._repr_html_()
+    evil = [frame("a\nfragmented: all is well\x1b[31m" + "x" * 500)]
+    found = at_end(tmp_path, [pool(block(70 * MIB, MIB + 512, frames=evil), total=15 * MIB)])
+    assert len(found.answer) == len([line for text in found.answer for line in text.splitlines()])
+    assert "\x1b" not in repr(found)
+    assert max(map(len, found.answer)) < 400
 
 
 # -- rounding ---------------------------------------------------------------------------------------------------

@@ -198,7 +198,12 @@ def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int
         for name, table in (found | {"checks": checks}).items():
             tables[name].append(table if name == "checks" else table.assign(**key))
         answer += sentences(row, found["fits"])
-        advice += advise(row, found["fits"], facts.get("allocator_settings"))
+        advice += advise(
+            row,
+            found["fits"],
+            facts.get("allocator_settings"),
+            n_growing=int(state.segments["is_expandable"].sum()),
+        )
         caveats += [*tell_differences(checks), *caveats_of(row, recorded=recorded, failure=instant.failure)]
     frame = pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
     numbers = [name for name in FRAME_COLUMNS if name not in _WORDS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ COSTS_OF_EXPANDABLE = (
 )
 
 
-MAX_SITES = 4
+MAX_SITES, MAX_NAME = 4, 200
+_EXPANDABLE = re.compile(r"expandable_segments\s*:\s*(true|false)", re.IGNORECASE)
 
 
 def reason_column(reason: str) -> str:
@@ -115,17 +117,28 @@ def _blocks_text(blocks: pd.DataFrame) -> str:
     sizes = blocks.assign(site=blocks["site"].replace("", "no stack recorded")).groupby("site", sort=False)[
         "size_bytes"
     ]
-    by_site = [f"{site} ({format_bytes(int(total))})" for site, total in sizes.sum().items()]
+    by_site = [f"{_line(site)} ({format_bytes(int(total))})" for site, total in sizes.sum().items()]
     more = f" and {len(by_site) - MAX_SITES} more sites" if len(by_site) > MAX_SITES else ""
     return f"{n} block{'s' * (n != 1)} of together {size}: {'; '.join(by_site[:MAX_SITES])}{more}"
 
 
-def advise(row: Mapping[str, Any], fits: pd.DataFrame, settings: Mapping[str, Any] | None) -> Iterator[str]:
-    """Say what the evidence suggests to look at, first the program, last the allocator's settings."""
+def _line(text: str) -> str:
+    """Return a name as one line without control characters: it is data of a stranger."""
+    shown = "".join(c if c.isprintable() else " " for c in text[: MAX_NAME + 1])
+    return shown if len(shown) <= MAX_NAME else shown[:MAX_NAME] + "…"
+
+
+def advise(
+    row: Mapping[str, Any], fits: pd.DataFrame, settings: Mapping[str, Any] | None, *, n_growing: int
+) -> Iterator[str]:
+    """Say what the evidence suggests to look at, first the program, last the allocator's settings.
+
+    ``n_growing`` counts the segments of the pool that can grow: they prove the setting where it is not recorded.
+    """
     if row["verdict"] not in ("fragmented", "out of reach"):
         return
     if len(merge := fits[fits["route"] == "merge"]):
-        sites = [site for site in dict.fromkeys(merge["site"]) if site]
+        sites = [_line(site) for site in dict.fromkeys(merge["site"]) if site]
         by = f" (allocated by {'; '.join(sites[:3])})" if sites else ""
         yield (
             f"{len(merge)} blocks of together {format_bytes(int(merge['size_bytes'].sum()))}{by} split a segment: "
@@ -141,18 +154,28 @@ def advise(row: Mapping[str, Any], fits: pd.DataFrame, settings: Mapping[str, An
             f"{format_bytes(row['private_pool_bytes'])} idle lie in private pools: they return when the graphs or "
             "pools that own them are deleted"
         )
-    yield from _on_expandable(row, settings)
+    yield from _on_expandable(row, settings, n_growing)
 
 
-def _on_expandable(row: Mapping[str, Any], settings: Mapping[str, Any] | None) -> Iterator[str]:
+def grows(settings: Mapping[str, Any] | None) -> bool | None:
+    """Whether segments may grow, by the recorded settings; ``None`` if they do not say."""
+    told = (settings or {}).get("expandable_segments")
+    if isinstance(told, bool):
+        return told
+    match = _EXPANDABLE.search(str((settings or {}).get("PYTORCH_CUDA_ALLOC_CONF", "")))
+    return None if match is None else match[1].lower() == "true"
+
+
+def _on_expandable(row: Mapping[str, Any], settings: Mapping[str, Any] | None, n_growing: int) -> Iterator[str]:
     """Mention growing segments only where ranges on the stream would have sufficed, and never without the costs."""
     if row["verdict"] != "fragmented":
         return
-    on = None if settings is None else settings.get("expandable_segments")
+    on = True if n_growing else grows(settings)
     if on is None:
         yield "whether segments could grow is not recorded here (no allocator settings): no advice on that setting"
     elif on:
-        yield "segments could grow already (expandable_segments was on): the setting is not what was missing"
+        proof = f"{n_growing} in this pool" if n_growing else "expandable_segments was on"
+        yield f"segments could grow already ({proof}): the setting is not what was missing"
     else:
         yield (
             f"expandable_segments was off. It addresses this case ({format_bytes(row['too_small_bytes'])} idle on the "

@@ -313,7 +313,8 @@ def test_colours_by_operator_owner_and_size(show: Show) -> None:
     shown.settle()
     assert key.is_visible()
     mine = made.series == 0
-    sums = np.bincount(made.name[mine], made.size[mine].astype(float), minlength=len(made.header["names"]))
+    area = made.size[mine].astype(float) * (made.end - made.start)[mine]
+    sums = np.bincount(made.name[mine], area, minlength=len(made.header["names"]))
     ranked = [made.header["names"][op] for op in np.argsort(-sums, kind="stable")]
     shown_key = key.locator(".ms-data").all_inner_texts()
     assert shown_key == ranked[:12]

@@ -28,17 +28,17 @@ export function colouringsOf(timeline) {
   return COLOURINGS.filter(({ key }) => key !== "owner" || timeline.header.owners?.length);
 }
 
-/** The keys with most bytes, largest first. */
-function largest(keys, size, n) {
+/** The keys with most bytes × time, largest first: what lies there long covers more than what comes and goes. */
+function largest(keys, { size, raw }, n) {
   const sum = new Float64Array(n);
-  for (let i = 0; i < keys.length; i += 1) sum[keys[i]] += size[i];
+  for (let i = 0; i < keys.length; i += 1) sum[keys[i]] += size[i] * (raw.end[i] - raw.start[i]);
   return [...sum.keys()].filter((key) => sum[key] > 0).sort((a, b) => sum[b] - sum[a] || a - b);
 }
 
-/** Twelve hues for the keys with most bytes; all others share the last colour. */
+/** Twelve hues for the first keys; all others share the last colour. */
 function byKeys(viewer, keys, labels) {
   const { hues, rest } = viewer.theme;
-  const ranked = largest(keys, viewer.series.size, labels.length);
+  const ranked = largest(keys, viewer.series, labels.length);
   const place = new Uint8Array(labels.length).fill(MOST_HUES);
   ranked.slice(0, MOST_HUES).forEach((key, k) => (place[key] = k));
   const items = ranked.slice(0, MOST_HUES).map((key, k) => ({ colour: hues[k], label: labels[key] }));

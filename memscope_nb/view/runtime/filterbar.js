@@ -37,22 +37,28 @@ function buildClasses(viewer) {
   refs.classes.append(el("span", { class: "ms-area-key" }, el("span", { class: "ms-swatch ms-swatch-area" }), "pale: few live bytes, full: many"));
 }
 
-/** Owners by bytes; shown where enough of the bytes have one. The smaller ones share a toggle. */
+/** Owners by bytes × time; shown where enough of the bytes have one. The smaller ones share a toggle. */
 function buildOwners(viewer) {
   const { refs, timeline } = viewer;
-  const { owner, size } = timeline.columns;
+  const { owner, size, life } = timeline.columns;
   if (!owner) return;
   const { owners } = timeline.header;
-  const sum = new Float64Array(owners.length + 1);
-  for (let i = 0; i < owner.length; i += 1) sum[owner[i]] += size[i];
-  const total = sum.reduce((all, value) => all + value, 0);
-  if (!total || sum[0] > (1 - OWNER_SHARE) * total) return;
-  const ranked = [...owners.keys()].map((k) => k + 1).filter((k) => sum[k]).sort((a, b) => sum[b] - sum[a]);
+  const area = new Float64Array(owners.length + 1); // bytes × time
+  const used = new Uint8Array(owners.length + 1);
+  let [total, owned] = [0, 0];
+  for (let i = 0; i < owner.length; i += 1) {
+    used[owner[i]] = 1;
+    area[owner[i]] += size[i] * life[i];
+    total += size[i];
+    if (owner[i]) owned += size[i];
+  }
+  if (!owned || owned < OWNER_SHARE * total) return;
+  const ranked = [...owners.keys()].map((k) => k + 1).filter((k) => used[k]).sort((a, b) => area[b] - area[a]);
   const toggle = (keys, label) =>
     refs.owners.append(classToggle(viewer, () => viewer.filters.owners, keys, [data(clip(label, 60))], { "data-owner": keys[0] }));
   for (const k of ranked.slice(0, MOST_OWNERS)) toggle([k], owners[k - 1]);
   if (ranked.length > MOST_OWNERS) toggle(ranked.slice(MOST_OWNERS), `${ranked.length - MOST_OWNERS} others`);
-  if (sum[0]) toggle([0], "no owner");
+  if (used[0]) toggle([0], "no owner");
   refs.owners.hidden = false;
 }
 

@@ -251,7 +251,7 @@ def _stack_glyphs(plot: Any) -> None:
     """Only the top edge is Bokeh's: the bands lie on a canvas below, drawn pixel by pixel."""
     _gap_strips(plot, "stack-gaps")
     _step_lines(plot, "stack-steps", 0.45)
-    plot.line("x", "y", source=_source("stack-top", "x", "y"), line_alpha=0.75, name="ms-stack-top-glyph")
+    plot.line("x", "y", source=_source("stack-top", "x", "y"), line_alpha=0.5, name="ms-stack-top-glyph")
 
 
 def build_figures() -> list[Any]:

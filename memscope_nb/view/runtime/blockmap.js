@@ -6,7 +6,7 @@ import { el } from "./dom.js";
 import { bytes, count } from "./format.js";
 import { barTip, tipRow } from "./hover.js";
 import { fillBand, OLDER, outline, pixelColour, REST } from "./raster.js";
-import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, viewMask, viewOf } from "./stackplot.js";
+import { byteTicks, cutSwitch, drawStackFigure, frameRaster, rasterPlace, stackScale, viewMask, viewOf } from "./stackplot.js";
 import { thinSteps } from "./steps.js";
 
 const EDGE_SHARE = 0.35;
@@ -82,7 +82,7 @@ function drawBlockMap(viewer) {
   const picked = chooseLargest(series, view, kept.most ?? 3000, viewMask(viewer), inView);
   const raster = frameRaster(viewer, kept.raster);
   const top = thinSteps(series.curves.allocated, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
-  const scale = stackScale(viewer, raster, top);
+  const scale = stackScale(viewer, raster, top, kept.cut);
   const plan = rasterBlocks(viewer, raster, picked.chosen, scale);
   const unseen = inView.length - (inView.length ? outline(raster, inView, pixelColour(theme.selection)) : 0);
   Object.assign(kept, { raster, plan, picked });
@@ -102,6 +102,7 @@ function fillBlockMapBar(viewer) {
   const key = (name, text) => el("span", { class: "ms-layer-key" }, el("span", { class: `ms-swatch ms-swatch-${name}` }), text);
   refs.viewBar.append(
     el("label", { class: "ms-field", title: "Blocks with the largest bytes × time in view; all others make one band" }, "Largest", most),
+    cutSwitch(viewer, kept),
     key("rest", "rest"),
     key("older", "older than the window"),
   );

@@ -117,6 +117,11 @@ export function parseMilliseconds(text) {
   return /^-?\d+(\.\d*)?$|^-?\.\d+$/.test(plain) ? Math.round(Number(plain) * 1e6) : NaN;
 }
 
+/** A stack frame without its folders, so that file and line fit into a small place. */
+export function shortFrame(text) {
+  return text.slice(0, 1000).replace(/^[^(]*[/\\](?=.)/, "");
+}
+
 /** Cut a text that is too long to show. */
 export function clip(text, length) {
   return text.length > length ? `${text.slice(0, length)}…` : text;

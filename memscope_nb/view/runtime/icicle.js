@@ -1,7 +1,7 @@
 // Icicle: what is alive at the focus instant, by call stack; the width of a box is its bytes.
 
 import { data, el } from "./dom.js";
-import { bytes, bytesExact, clip, count, offsetAbout } from "./format.js";
+import { bytes, bytesExact, clip, count, offsetAbout, shortFrame } from "./format.js";
 import { showTip, tipRow } from "./hover.js";
 import { buildIcicle, followPath, layoutIcicle } from "./icicletree.js";
 import { viewOf } from "./stackplot.js";
@@ -17,11 +17,6 @@ function hueOf(text) {
   let hash = 7;
   for (let i = 0; i < Math.min(file.length, 200); i += 1) hash = (hash * 31 + file.charCodeAt(i)) >>> 0;
   return hash % HUES;
-}
-
-/** A frame without its folders, so that file and line fit into a box. */
-function shortFrame(text) {
-  return text.slice(0, 1000).replace(/^[^(]*[/\\](?=.)/, "");
 }
 
 function boxLabel(node) {

@@ -2,15 +2,15 @@
 
 import { highestInstants, sweepGroups } from "./bands.js";
 import { data, el } from "./dom.js";
-import { bytes, byteTick, clip } from "./format.js";
+import { bytes, byteTick, clip, shortFrame } from "./format.js";
 import { tipRow } from "./hover.js";
 import { fillBand, OLDER, pixelColour } from "./raster.js";
-import { byteTicks, drawStackFigure, frameRaster, rasterPlace, stackScale, viewOf } from "./stackplot.js";
+import { byteTicks, cutSwitch, drawStackFigure, frameRaster, rasterPlace, stackScale, viewOf } from "./stackplot.js";
 import { stackBands } from "./stackgroups.js";
 import { highest, thinSteps, valueAt } from "./steps.js";
 
 const MOST_SERIES = 8;
-const LEGEND_CHARS = 40;
+const LEGEND_CHARS = 44;
 
 /** What can be stacked: `pool` stands for one area per series, which are never added. */
 function stackKeys({ timeline, series }) {
@@ -56,7 +56,7 @@ function fillStackLegend(viewer, kept) {
     node.style.background = colour;
     return node;
   };
-  const short = (text) => (kept.key === "site" && text.length > LEGEND_CHARS ? `…${text.slice(1 - LEGEND_CHARS)}` : clip(text, LEGEND_CHARS));
+  const short = (text) => clip(kept.key === "site" ? shortFrame(text) : text, LEGEND_CHARS);
   const item = (colour, label) =>
     el("span", { class: "ms-layer-key", title: clip(label, 2000) }, swatch(colour), data(short(label)));
   kept.legend.replaceChildren(
@@ -71,7 +71,7 @@ function drawBands(viewer, kept, raster) {
   const { bands, bandOf } = kept;
   const n = bands.length;
   const top = thinSteps(series.curves.allocated, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
-  const scale = stackScale(viewer, raster, top);
+  const scale = stackScale(viewer, raster, top, kept.cut);
   const tops = highestInstants(series.curves.allocated, view.x0, view.x1, raster.width);
   const sums = sweepGroups(series, bandOf, n, tops.t);
   const colours = bands.map((band) => pixelColour(band.colour));
@@ -151,7 +151,7 @@ function fillStackedBar(viewer) {
   });
   kept.theme = null;
   kept.legend = el("span", { class: "ms-view-legend" });
-  viewer.refs.viewBar.append(el("label", { class: "ms-field" }, "By", choice), kept.legend);
+  viewer.refs.viewBar.append(el("label", { class: "ms-field" }, "By", choice), cutSwitch(viewer, kept), kept.legend);
 }
 
 function stackedTip(viewer, at) {

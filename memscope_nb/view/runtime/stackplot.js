@@ -33,15 +33,28 @@ export function byteTicks(low, high, most = MOST_TICKS) {
 }
 
 /**
- * Scale of bytes for a raster: from 0 (or, where rows exceed the recorded totals, from the most negative *older*) to a
- * little above a thinned curve.
+ * Scale of bytes for a raster, to a little above a thinned curve: from 0, or from the least *older* in view where that is
+ * negative (rows exceed the recorded totals) or the axis shall be cut there.
  */
-export function stackScale(viewer, raster, top) {
+export function stackScale(viewer, raster, top, cut) {
   const { series, view } = viewer;
   const older = thinSteps(series.curves.older, view.x0, view.x1, 200);
-  const low = older.v.reduce((least, v) => (v < least ? v : least), 0);
+  const least = older.v.reduce((low, v) => (v < low ? v : low), Infinity);
+  const low = least < 0 || (cut && Number.isFinite(least)) ? least : 0;
   const high = Math.max(highest(top), 1024) * 1.06;
   return { low, high, perByte: raster.height / (high - low) };
+}
+
+/** A switch that cuts the axis below the blocks; `kept.cut` is its state. */
+export function cutSwitch(viewer, kept) {
+  const box = el("input", { type: "checkbox" });
+  box.checked = Boolean(kept.cut);
+  box.addEventListener("change", () => {
+    kept.cut = box.checked;
+    viewer.redraw();
+  });
+  const title = "The axis begins at the least older memory in view instead of 0, so that the blocks get the room";
+  return el("label", { class: "ms-field", title }, box, "cut off older memory");
 }
 
 /** A cleared raster of the figure's frame, one pixel a screen pixel. */

@@ -1,7 +1,7 @@
 // Table of the blocks in view: sorted by any column, the first 500 to scroll through, all of them as CSV.
 
 import { data, el } from "./dom.js";
-import { bytes, clip, count, duration, offset } from "./format.js";
+import { bytes, clip, count, duration, offset, shortFrame } from "./format.js";
 import { viewMask, viewOf } from "./stackplot.js";
 import { blocksInView, csvPieces, firstBlocks, MOST_ROWS, tableColumns } from "./tablerows.js";
 
@@ -16,6 +16,7 @@ function tableText(viewer, column, i) {
   const { series, timeline } = viewer;
   const { start, end } = series.raw;
   const open = series.class[i] === timeline.openClass;
+  if (column.key === "site") return clip(shortFrame(column.text(i)), 400);
   if (column.text) return clip(column.text(i) ?? "", 400) || (column.key === "operator" ? "(no name)" : "");
   if (column.key === "size") return bytes(series.size[i]);
   if (column.key === "start") return offset(start[i]);
@@ -28,7 +29,7 @@ function tableCell(viewer, column, i) {
     return el("td", {}, el("button", { type: "button", class: "ms-link", "data-block": i, text: `#${viewer.series.id[i]}` }));
   }
   const text = tableText(viewer, column, i);
-  return el("td", { class: RIGHT.has(column.key) ? "ms-right" : null, title: text.length > 20 ? clip(column.text?.(i) ?? text, 2000) : null }, data(text));
+  return el("td", { class: RIGHT.has(column.key) ? "ms-right" : null, title: column.key === "site" || text.length > 20 ? clip(column.text?.(i) ?? text, 2000) : null }, data(text));
 }
 
 /** Put the rows that the scroll position shows into the table. */

@@ -15,6 +15,7 @@ export function applyTheme(viewer, name) {
   const theme = viewer.themes[name];
   const { root } = viewer.refs;
   viewer.theme = theme;
+  viewer.colours = null; // they are made from the theme
   root.dataset.theme = name;
   const set = (key, value) => root.style.setProperty(`--ms-${key}`, value);
   for (const [key, value] of Object.entries(theme.css)) set(key, value);

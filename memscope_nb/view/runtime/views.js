@@ -84,6 +84,7 @@ function openView(viewer, view) {
   }
   refs.viewOwn.hidden = view.figure !== null;
   refs.status.textContent = "";
+  refs.sum.hidden = view.figure !== "gantt"; // it speaks of the rows
   hideTip(viewer);
   view.enter?.(viewer);
   updateTabs(viewer);

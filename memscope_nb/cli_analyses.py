@@ -153,11 +153,11 @@ def _oom(args: argparse.Namespace) -> int:
     found = fragmentation(profile).at(when, request=args.request, stream=args.stream)
     if not args.json:
         print("\n".join(found.answer))
-    pins = found.pins.head(args.rows)[
-        ["device", "size_bytes", "idle_before_bytes", "idle_after_bytes", "reason", "site"]
-    ]
-    fits = found.fits[["route", "device", "size_bytes", "site"]]
-    reasons = found.reasons[["device", "reason", "n_ranges", "idle_bytes", "largest_bytes"]]
+    keys = ["source", "device"] if found.frame["source"].nunique() > 1 else ["device"]
+    pins = found.pins.sort_values("idle_bytes", ascending=False, kind="stable")
+    pins = pins[[*keys, "size_bytes", "idle_before_bytes", "idle_after_bytes", "reason", "site"]]
+    fits = found.fits[["route", *keys, "size_bytes", "site"]]
+    reasons = found.reasons[[*keys, "reason", "n_ranges", "idle_bytes", "largest_bytes"]]
     status = _show(args, found, {"idle by reason": reasons, "it would fit without": fits, "beside idle memory": pins})
     if not args.json:
         print("\n".join(f"advice: {text}" for text in found.advice))

@@ -205,6 +205,8 @@ def test_the_failure_among_other_files(profile, written):
     found = ms.fragmentation(profile)
     assert found.frame[["role", "verdict"]].to_numpy().tolist() == [["oom", "fragmented"]]
     assert found.at("oom").fits["addr"].tolist() == [pin.addr for pin in truth.oom.pins]
+    assert found.answer[0].startswith("oom #0 rank ? CUDA:0 (oom 0): fragmented")
+    assert found.at("end").answer[2].startswith("actor #1 rank 0 CUDA:0 (end)")
     ends = found.at("end").frame
     assert len(ends) == 9  # of the trace nothing is known
     assert ends["reserved_bytes"].tolist()[:8] == [step.reserved_bytes for step in truth.snapshots]

@@ -39,7 +39,7 @@ from .fragmentation_parts import (
     releasable_bytes,
 )
 from .fragmentation_result import PoolAt, told_html, told_text
-from .fragmentation_words import advise, caveats_of, reason_column, sentences, verdict_of
+from .fragmentation_words import advise, caveats_of, one_line, reason_column, sentences, verdict_of
 from .pool_rounding import Rounding
 from .pool_state import WORKSPACE, PoolState, check_facts, pool_state
 from .result import Result
@@ -191,6 +191,7 @@ def _explain(profile: MemoryProfile, instants: list[Instant], made_up: tuple[int
         unsure = unsure_bytes(checks, is_recorded=recorded)
         row |= _terms(state, request, found, unsure) | {"pool": instant.pool}
         row |= {"t_ns": instant.t_ns} | _history(profile, instant, state, facts)
+        row["where"] = _where(row, sources["collection"].at[instant.source], is_alone=len(sources) == 1)
         row["workspace_bytes"] = _workspace_bytes(profile, instant)
         failed = instant.failure is not None and made_up is None
         row["verdict"], row["reason"] = verdict_of(row, unsure_bytes=unsure, is_failure=failed)
@@ -296,6 +297,15 @@ def _terms(state: PoolState, request: Request | None, found: dict[str, pd.DataFr
         "n_release_blocks": len(release),
         "release_bytes": int(release["size_bytes"].sum()),
     }
+
+
+def _where(row: Mapping[str, Any], collection: int, *, is_alone: bool) -> str:
+    """Name a pool and an instant; among several recordings with whose it is."""
+    text = f"{row['device']} ({row['at']})"
+    if is_alone:
+        return text
+    rank = "?" if pd.isna(row["rank_id"]) else row["rank_id"]
+    return f"{one_line(str(row['role']))} #{collection} rank {rank} {text}"
 
 
 def _workspace_bytes(profile: MemoryProfile, instant: Instant) -> int:

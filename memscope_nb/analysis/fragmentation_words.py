@@ -86,7 +86,7 @@ def verdict_of(row: Mapping[str, Any], *, unsure_bytes: int, is_failure: bool) -
 
 def sentences(row: Mapping[str, Any], fits: pd.DataFrame) -> Iterator[str]:
     """Tell the terms of one device in order: what was asked for, what there was, what kept it away."""
-    where = f"{row['device']} ({row['at']})"
+    where = row["where"]
     if row["needed_bytes"] is None:
         yield f"{where}: no request"
     else:
@@ -117,12 +117,12 @@ def _blocks_text(blocks: pd.DataFrame) -> str:
     sizes = blocks.assign(site=blocks["site"].replace("", "no stack recorded")).groupby("site", sort=False)[
         "size_bytes"
     ]
-    by_site = [f"{_line(site)} ({format_bytes(int(total))})" for site, total in sizes.sum().items()]
+    by_site = [f"{one_line(site)} ({format_bytes(int(total))})" for site, total in sizes.sum().items()]
     more = f" and {len(by_site) - MAX_SITES} more sites" if len(by_site) > MAX_SITES else ""
     return f"{n} block{'s' * (n != 1)} of together {size}: {'; '.join(by_site[:MAX_SITES])}{more}"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a name as one line without control characters: it is data of a stranger."""
     shown = "".join(c if c.isprintable() else " " for c in text[: MAX_NAME + 1])
     return shown if len(shown) <= MAX_NAME else shown[:MAX_NAME] + "…"
@@ -138,7 +138,7 @@ def advise(
     if row["verdict"] not in ("fragmented", "out of reach"):
         return
     if len(merge := fits[fits["route"] == "merge"]):
-        sites = [_line(site) for site in dict.fromkeys(merge["site"]) if site]
+        sites = [one_line(site) for site in dict.fromkeys(merge["site"]) if site]
         by = f" (allocated by {'; '.join(sites[:3])})" if sites else ""
         yield (
             f"{len(merge)} blocks of together {format_bytes(int(merge['size_bytes'].sum()))}{by} split a segment: "
@@ -192,7 +192,7 @@ _HISTORY = {
 
 def caveats_of(row: Mapping[str, Any], *, recorded: bool, failure: Mapping[str, Any] | None) -> Iterator[str]:
     """Say what limits the terms of a device."""
-    where = f"{row['device']} ({row['at']})"
+    where = row["where"]
     if row["history"] in _HISTORY:
         since = "" if recorded else ", and the entries since"
         yield (

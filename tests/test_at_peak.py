@@ -153,13 +153,25 @@ def test_open_blocks_are_those_without_any_release():
     assert (found.n_blocks, found.size_bytes, found.sites[0].site) == (2, 16, "a")
 
 
-def test_a_snapshot_whose_history_the_next_one_repeats_is_not_counted_twice():
-    first = profile_of([(10, None, 5), (20, None, 11)])
-    later = profile_of([(10, None, 5), (20, 30, 11), (40, None, 100)], window=(10, 50))
-    later = replace(later, sources=later.sources.assign(facts=[{"repeats_until_ns": 20}], collection=np.int32(1)))
-    p = ms.MemoryProfile.concat([first, later])
+def test_of_the_snapshots_of_one_process_only_the_last_one_counts():
+    def snapshot(i, *, pid=1, role="actor"):
+        kept = profile_of([(i * 100 + 10, None, 5 + i), (i * 100 + 20, i * 100 + 30, 11)])
+        known = {"kind": "pytorch_snapshot", "pid": pd.array([pid], dtype="Int64"), "role": role}
+        return replace(kept, sources=kept.sources.assign(**known, collection=np.int32(i)))
+
+    p = ms.MemoryProfile.concat([snapshot(0), snapshot(1), snapshot(2)])
     found = open_shares(p, timelines(p)[0], "PTA")
-    assert (found.n_blocks, found.size_bytes) == (2, 105)
+    assert (found.n_blocks, found.size_bytes) == (1, 7)
+    p = ms.MemoryProfile.concat([snapshot(0), snapshot(1, pid=2), snapshot(2)])
+    assert open_shares(p, timelines(p)[0], "PTA").size_bytes == 6 + 7
+    p = ms.MemoryProfile.concat([snapshot(0, role="other"), snapshot(1)])  # a process is known by its number
+    assert open_shares(p, timelines(p)[0], "PTA").size_bytes == 6
+    p = ms.MemoryProfile.concat([snapshot(0, pid=pd.NA, role="other"), snapshot(1, pid=pd.NA)])
+    assert open_shares(p, timelines(p)[0], "PTA").size_bytes == 5 + 6
+    p = ms.MemoryProfile.concat(
+        [replace(one, sources=one.sources.assign(kind="ascend_text")) for one in (snapshot(0), snapshot(1))]
+    )
+    assert open_shares(p, timelines(p)[0], "PTA").size_bytes == 5 + 6
 
 
 def test_every_ledger_has_its_own_peak(demo, demo_profile):

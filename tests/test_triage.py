@@ -170,5 +170,5 @@ def test_a_broken_rank_stops_nothing(tmp_path, capsys):
     assert main(["triage", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "2 (1 partial, 1 failed)" in text
-    assert "recorded peak = 3,145,728 B" in text
+    assert "peak by the totals of the rows = 3,145,728 B" in text
     assert main(["triage", str(tmp_path), "--strict"]) == 2

@@ -49,6 +49,14 @@ class SiteShares:
     other_bytes: int = 0
 
 
+PEAK_BASIS = {
+    "recorded": "recorded peak",
+    "rows": "peak by the totals of the rows",
+    "none": "peak of the sum of the rows",
+}
+"""What a peak is, by the origin of its totals."""
+
+
 @dataclass(frozen=True)
 class PeakParts:
     """The highest *allocated* of one pool of a timeline: ``peak = live + older + differences``, to the byte."""
@@ -59,7 +67,7 @@ class PeakParts:
     t_ns: int
     peak_bytes: int
     origin: str
-    """``recorded``; ``rows``: totals written in the rows; ``none``: no totals, the sum of the rows."""
+    """``recorded``; ``rows``: totals made of the rows; ``none``: no totals, the sum of the rows."""
     live: SiteShares
     forward_bytes: int
     """Of the live blocks, those whose site is that of the forward operator."""
@@ -135,18 +143,19 @@ def _older_and_differences(one: Series, t: int, peak: int) -> tuple[int | None, 
 def open_shares(profile: MemoryProfile, line: Timeline, pool: str, *, top: int = 5) -> SiteShares:
     """Blocks of a pool that were open at the end of their recording, by site.
 
-    A snapshot that is followed by one which repeats its history is left out: the later one tells of its open blocks.
+    A PyTorch snapshot tells of all blocks that were alive, so of several of one process only the last one counts.
     """
     series = [one for one in line.series if one.pool == pool]
-    facts = profile.sources.set_index("source")["facts"]
-    told_again = [_repeats(facts.get(after.source)) for after in series[1:]] + [False]
-    parts = [one.rows for one, again in zip(series, told_again, strict=True) if not again]
+    sources = profile.sources.set_index("source")
+    process = {
+        number: str(sources.at[number, "role"] if pd.isna(sources.at[number, "pid"]) else sources.at[number, "pid"])
+        for number in line.sources
+        if "kind" in sources and sources.at[number, "kind"] == "pytorch_snapshot"
+    }
+    last = {process[one.source]: one.source for one in series if one.source in process}
+    parts = [one.rows for one in series if one.source not in process or last[process[one.source]] == one.source]
     rows = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     return site_shares(profile, rows[is_open(profile.blocks.iloc[rows])], top=top)
-
-
-def _repeats(facts: object) -> bool:
-    return isinstance(facts, dict) and "repeats_until_ns" in facts
 
 
 def site_shares(profile: MemoryProfile, rows: Int64Array, *, top: int) -> SiteShares:

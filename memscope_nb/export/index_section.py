@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.at_peak import PeakParts, SiteShares
+from ..analysis.at_peak import PEAK_BASIS, PeakParts, SiteShares
 from ..units import format_bytes, format_duration
 from .digest import LedgerPeak, PoolDigest, TimelineDigest
 from .index_parts import moment, offset, site_text, size, table
@@ -75,7 +75,7 @@ def _ledger_name(ledger: LedgerPeak) -> str:
 def _basis(ledger: LedgerPeak) -> str:
     if ledger.origin == "none":
         return "sum of the rows only: no totals were recorded"
-    what = "totals written in the rows" if ledger.origin == "rows" else "recorded samples"
+    what = "totals of the rows" if ledger.origin == "rows" else "recorded samples"
     return f"{ledger.n_samples:,} {what}"
 
 
@@ -95,8 +95,7 @@ def _peak(one: TimelineDigest, pool: PoolDigest, parts: PeakParts) -> str:
         rows.append([size(parts.older_bytes), "", "", html_text(parts.older_label)])
     rows += [[size(n, signed=True), "", "", f"<span class=bad>{html_text(why)}</span>"] for why, n in parts.differences]
     marks += ["part"] * (1 + len(parts.differences))
-    recorded = "recorded peak" if parts.origin != "none" else "peak of the sum of the rows"
-    total = f"{recorded} = {parts.peak_bytes:,} B"
+    total = f"{PEAK_BASIS[parts.origin]} = {parts.peak_bytes:,} B"
     rows.append([size(parts.peak_bytes), "", f"{parts.live.n_blocks:,}", total])
     marks.append("sum")
     at = offset(parts.t_ns, one.start_ns, has_clock=one.has_clock)

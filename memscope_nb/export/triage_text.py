@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from .._version import __version__
+from ..analysis.at_peak import PEAK_BASIS
 from ..units import NS_PER_MS, NS_PER_S, format_bytes, format_epoch
 from .digest import EVENT_NS, LedgerPeak, PoolDigest, SourceDigest, TimelineDigest
 from .text import code
@@ -119,7 +120,7 @@ def _name(ledger: LedgerPeak) -> str:
 def _basis(ledger: LedgerPeak) -> str:
     if ledger.origin == "none":
         return "sum of the rows only"
-    return f"{ledger.n_samples:,} {'totals in the rows' if ledger.origin == 'rows' else 'recorded samples'}"
+    return f"{ledger.n_samples:,} {'totals of the rows' if ledger.origin == 'rows' else 'recorded samples'}"
 
 
 def _peak(one: TimelineDigest) -> list[str]:
@@ -144,7 +145,7 @@ def _peak(one: TimelineDigest) -> list[str]:
         rows.append(row(rest_bytes, rest_blocks, f"{n_rest:,} other sites"))
     rows += [] if parts.older_bytes is None else [row(parts.older_bytes, None, parts.older_label)]
     rows += [row(n, None, f"**{why}**", signed=True) for why, n in parts.differences]
-    total = "recorded peak" if parts.origin != "none" else "peak of the sum of the rows"
+    total = PEAK_BASIS[parts.origin]
     when = f"{_at(parts.t_ns, one)}, {code(pool.peak_where, SHORT)}"
     return [
         f"**Alive at the peak of {code(pool.pool, SHORT)} allocated**, {when}:",

@@ -13,6 +13,7 @@ export const LEDGER_TEXT = {
 };
 const MAX_STEP_LINES = 300;
 const MOST_FOLD_LABELS = 40;
+const LEAST_FOLD_PX = 12; // that the text of a fold needs
 
 /** Thinned curves that a view shows: the ledgers that exist and are switched on, and the older band. */
 export function visibleCurves(viewer) {
@@ -88,9 +89,11 @@ function foldLabels(viewer, frame, px) {
   const inView = viewer.time.folds.filter((fold) => fold.x1 > x0 && fold.x0 < x1);
   if (inView.length > MOST_FOLD_LABELS) return [];
   return inView.map((fold) => {
-    const label = el("span", { class: "ms-fold-mark" }, el("span", { text: duration(fold.end - fold.start) }));
     const left = Math.max(fold.x0, x0);
-    place(label, { left: frame.left + (left - x0) * px, width: (Math.min(fold.x1, x1) - left) * px, top: frame.top, height: frame.height });
+    const width = (Math.min(fold.x1, x1) - left) * px;
+    const text = width < LEAST_FOLD_PX ? null : el("span", { text: duration(fold.end - fold.start) });
+    const label = el("span", { class: "ms-fold-mark" }, text);
+    place(label, { left: frame.left + (left - x0) * px, width, top: frame.top, height: frame.height });
     return label;
   });
 }

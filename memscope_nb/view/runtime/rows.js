@@ -15,7 +15,7 @@ function groupingLabel(viewer) {
 export function focusText(viewer) {
   const { focus, series } = viewer;
   if (!focus.isPeak) return `at ${offset(focus.true)}`;
-  return series.peakIsRecorded ? "at the peak" : "at the highest point here";
+  return series.peakIsRecorded ? "at the peak" : "at this part's peak";
 }
 
 /** Choose the rows again (after a change of series, grouping, filters, focus or number of rows) and label them. */

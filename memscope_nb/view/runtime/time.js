@@ -4,7 +4,7 @@
 import { upperBound } from "./steps.js";
 
 export const TIME_MODES = ["true", "folded", "steps"];
-const FOLD_SHARE = 0.012; // width of a folded stretch, as a share of all that is not folded
+const FOLD_SHARE = 0.018; // width of a folded stretch, as a share of all that is not folded
 const BETWEEN_SHARE = 0.1; // most width between two steps, as a share of a step
 
 /** A map through the corners `(from[i], to[i])`; slope 1 before the first and after the last. */

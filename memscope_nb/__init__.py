@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .io.watch import load_watch
     from .model import MemoryProfile
     from .notebook.display import show
+    from .notebook.widget import explore
     from .schema import validate
 
 _HOMES = {
@@ -50,6 +51,7 @@ _HOMES = {
     "decompose": "analysis.decompose",
     "device_layers": "analysis.decompose_layers",
     "explain_oom": "analysis.oom",
+    "explore": "notebook.widget",
     "export_html": "export.pages",
     "find_inefficient": "analysis.inefficient",
     "free_gaps": "analysis.segment_map",
@@ -85,6 +87,7 @@ __all__ = [
     "decompose",
     "device_layers",
     "explain_oom",
+    "explore",
     "export_html",
     "find_inefficient",
     "fragmentation",

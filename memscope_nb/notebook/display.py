@@ -9,11 +9,11 @@ import pandas as pd
 
 from ..analysis.summary import describe, summarize
 from ..analysis.timeline import timelines
-from ..errors import InputError
 from ..model import MemoryProfile
 from ..units import format_bytes
 from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import render_page
+from .scene import pick_timeline
 
 MAX_ROWS = 40
 SIZE_COLUMNS = {
@@ -78,11 +78,7 @@ def show(
         If there is no such timeline.
     """
     lines = timelines(profile)
-    chosen = [line for line in lines if rank in (None, line.rank_id) and device in (None, line.device)]
-    if not chosen:
-        there = ", ".join(line.label for line in lines) or "nothing"
-        raise InputError(f"no timeline of rank {rank}, device {device}; there is: {there}")
-    line = chosen[0]
+    line = lines[pick_timeline(lines, rank=rank, device=device)]
     view = TimelineView(profile, line, capacity_bytes=read_capacity(capacity))
     windows = view.windows(bars_per_segment=bars_per_segment, max_segments=20)
     pages = [""] * len(windows)

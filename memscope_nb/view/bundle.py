@@ -15,6 +15,8 @@ from pathlib import Path
 _RUNTIME = Path(__file__).with_name("runtime")
 _ENTRY = "main.js"
 _BOOT = "boot.js"
+_WIDGET = "widget.js"
+_HUB = "hub.js"
 _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']\./([\w.-]+)["'];?[ \t]*$\n?""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function\b|class\b|const\b)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
@@ -87,7 +89,8 @@ def bundle(files: Mapping[str, str], entry: str) -> str:
 @lru_cache(maxsize=1)
 def _runtime_body() -> str:
     files = {path.name: path.read_text("utf-8") for path in sorted(_RUNTIME.glob("*.js"))}
-    files.pop(_BOOT, None)
+    for host in (_BOOT, _WIDGET, _HUB):
+        files.pop(host, None)
     return bundle(files, _ENTRY)
 
 
@@ -109,3 +112,13 @@ def runtime_css() -> str:
 def boot_script() -> str:
     """Return the small script of an exported page: unpacks the parts and mounts the viewer."""
     return (_RUNTIME / _BOOT).read_text("utf-8")
+
+
+def widget_module() -> str:
+    """Return the small ES module that a notebook knows of; it gets :func:`hub_module` and all else from Python."""
+    return (_RUNTIME / _WIDGET).read_text("utf-8")
+
+
+def hub_module() -> str:
+    """Return the ES module that keeps the views of a notebook widget and Python in step."""
+    return (_RUNTIME / _HUB).read_text("utf-8")

@@ -267,12 +267,16 @@ class TimelineView:
         *,
         index_href: str | None = None,
         place: str = "",
+        only: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield the encoded payload of each window; blocks alive at an edge are in both, with their true times."""
+        """Yield the encoded payload of each window, or of only one.
+
+        Blocks alive at an edge are in both windows, with their true times.
+        """
         shared = self.header()
         links = [{"href": h, "start": w[0], "end": w[1]} for h, w in zip(hrefs, windows, strict=True)]
-        for number, window in enumerate(windows):
-            rows = np.flatnonzero((self.blocks.start < window[1]) & (self.blocks.end > window[0]))
+        for number in range(len(windows)) if only is None else [only]:
+            window = windows[number]
             own = {
                 "window": list(window),
                 "segment": number,
@@ -280,7 +284,11 @@ class TimelineView:
                 "index_href": index_href,
                 "place": place,
             }
-            yield self._encode(shared | own, self.blocks.take(rows), window)
+            yield self._encode(shared | own, self.blocks.take(self.rows_in(window)), window)
+
+    def rows_in(self, window: tuple[int, int]) -> Int64Array:
+        """Return the positions in ``blocks`` of what the payload of a window holds, in its order."""
+        return np.flatnonzero((self.blocks.start < window[1]) & (self.blocks.end > window[0]))
 
     def _encode(self, header: dict[str, Any], blocks: Blocks, window: tuple[int, int]) -> bytes:
         used, stack = np.unique(blocks.stack[blocks.stack >= 0], return_inverse=True)

@@ -23,7 +23,8 @@ _ARGS = [
 ]
 
 
-def _no_browser(reason: str) -> None:
+def no_browser(reason: str) -> None:
+    """Skip, or fail where a browser is required."""
     if os.environ.get("MEMSCOPE_REQUIRE_BROWSER") == "1":
         pytest.fail(f"MEMSCOPE_REQUIRE_BROWSER=1, but {reason}")
     pytest.skip(reason)
@@ -34,11 +35,11 @@ def chromium() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _no_browser("playwright is not installed")
+        no_browser("playwright is not installed")
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        _no_browser("no Chromium on PATH")
+        no_browser("no Chromium on PATH")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_ARGS)
         yield browser

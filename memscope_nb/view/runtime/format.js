@@ -84,13 +84,19 @@ export function epoch(origin, ns) {
   return `${date.toISOString().slice(0, 19).replace("T", " ")}.${String(rest).padStart(9, "0")} UTC`;
 }
 
-/** Texts of the ticks of a time axis, all with the decimals that their spacing needs. */
+/** Decimals that a number of some unit needs to be told whole, at most nine. */
+function decimalsOf(ns, unit) {
+  let digits = 0;
+  while (digits < 9 && (Math.round(ns) * 10 ** digits) % unit) digits += 1;
+  return digits;
+}
+
+/** Texts of the ticks of a time axis, all with as many decimals as one of them needs. */
 export function timeTicks(ticks) {
   const steps = ticks.slice(1).map((tick, i) => Math.abs(tick - ticks[i]));
-  const step = steps.length ? Math.max(Math.min(...steps), 1) : 1e6;
-  const seconds = step >= 1e8;
+  const seconds = Math.min(...steps) >= 1e8 && steps.length > 0;
   const unit = seconds ? 1e9 : 1e6;
-  const digits = Math.min(Math.max(-Math.floor(Math.log10(step / unit) + 1e-9), 0), 9);
+  const digits = Math.max(0, ...ticks.map((tick) => decimalsOf(tick, unit)));
   return ticks.map((tick) => {
     const [whole, fraction] = (tick / unit).toFixed(digits).split(".");
     const text = `${whole.startsWith("-") ? "-" : ""}${count(whole.replace("-", ""))}`;

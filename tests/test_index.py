@@ -287,6 +287,13 @@ def test_thinning_keeps_the_highest_and_the_lowest_level(rows, columns):
     assert list(spark.x) == sorted(set(spark.x))
 
 
+def test_without_totals_the_curve_is_the_sum_of_the_rows():
+    p = profile_of([(10, 30, 5), (20, 25, 7), (40, None, 1)], record_totals=False)
+    spark = spark_of(tracks(timelines(p)[0])[0], 20)
+    assert (max(spark.high), min(spark.low)) == (12, 0)
+    assert spark.high[spark.peak_x] == 12
+
+
 def test_recordings_lie_side_by_side_and_pauses_are_left_out(demo_profile):
     for line in timelines(demo_profile):
         track = tracks(line)[0]

@@ -146,19 +146,31 @@ def interval_levels(series: Series, start: Int64Array, end: Int64Array) -> pd.Da
         return pd.DataFrame(
             {k: pd.array([pd.NA] * len(start), dtype="Int64") for k in ("peak_bytes", "floor_bytes", "end_bytes")}
         )
-    # The level at the start is that of the last change before it.
-    first = np.maximum(np.searchsorted(t, start, side="right") - 1, 0)
-    stop = np.maximum(np.searchsorted(t, end, side="right"), first + 1)
+    lowest, highest = reduce_levels(t, level, start, end)
+    last = level[np.maximum(np.searchsorted(t, np.maximum(start, end), side="right") - 1, 0)]
     return pd.DataFrame(
         {
             name: pd.array(np.where(outside, 0, values), dtype="Int64").copy()
-            for name, values in {
-                "peak_bytes": _reduce(np.maximum, level, first, stop),
-                "floor_bytes": _reduce(np.minimum, level, first, stop),
-                "end_bytes": level[stop - 1],
-            }.items()
+            for name, values in {"peak_bytes": highest, "floor_bytes": lowest, "end_bytes": last}.items()
         }
     ).mask(pd.Series(outside))
+
+
+def reduce_levels(
+    t: Int64Array, level: Int64Array, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Lowest and highest level over closed intervals; a level holds until the next one (the first one also before it).
+
+    Parameters
+    ----------
+    t, level : int64 arrays of shape (n,), n > 0
+        Times in ascending order, and the levels from then on.
+    start, end : int64 arrays of shape (m,)
+        The intervals.
+    """
+    first = np.maximum(np.searchsorted(t, start, side="right") - 1, 0)
+    stop = np.maximum(np.searchsorted(t, end, side="right"), first + 1)
+    return _reduce(np.minimum, level, first, stop), _reduce(np.maximum, level, first, stop)
 
 
 def _reduce(ufunc: np.ufunc, values: Int64Array, first: Int64Array, stop: Int64Array) -> Int64Array:

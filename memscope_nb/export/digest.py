@@ -11,7 +11,7 @@ import pandas as pd
 from ..analysis.at_peak import PeakParts, SiteShares, open_shares, peak_parts
 from ..analysis.growth import line_growth
 from ..analysis.ledgers import line_ledgers, line_pools
-from ..analysis.quality import Hint
+from ..analysis.quality import Hint, Quality
 from ..analysis.series import balance
 from ..analysis.timeline import Timeline, tracks
 from ..model import BlockFlag, MemoryProfile
@@ -219,8 +219,10 @@ def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
     return (*kept, f"… and {more} more remarks") if more > 0 else kept
 
 
-def digest_timeline(profile: MemoryProfile, line: Timeline, pages: Sequence[PageLink] = ()) -> TimelineDigest:
-    """Sum up a timeline."""
+def digest_timeline(
+    profile: MemoryProfile, line: Timeline, pages: Sequence[PageLink] = (), *, quality: Quality | None = None
+) -> TimelineDigest:
+    """Sum up a timeline; ``quality`` spares asking for it again."""
     sources = profile.sources.set_index("source")
     where = {
         number: f"{clip(sources.at[number, 'role'], MAX_NAME)} #{sources.at[number, 'collection']}"
@@ -237,7 +239,7 @@ def digest_timeline(profile: MemoryProfile, line: Timeline, pages: Sequence[Page
     growth = line_growth(profile, line)
     followed = _followed(pools, ledgers)
     growth = growth[growth["pool"].isin(followed)]
-    quality = line_quality(profile, line)
+    quality = quality or line_quality(profile, line)
     recordings = _recordings(line, growth)
     return TimelineDigest(
         run=clip(line.run, MAX_NAME),

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..analysis.quality import Quality
 from ..analysis.timeline import Timeline, timelines
 from ..errors import InputError
 from ..model import MemoryProfile
 from ..units import format_bytes
+from ..view.notes import line_quality
 from ..view.payload import TimelineView, read_capacity
 from ..view.viewer import TIMELINES_FILE, data_script, library_files, render_page, timelines_script
 from .digest import PageLink, SourceDigest, TimelineDigest, digest_timeline
@@ -145,8 +147,9 @@ class PageWriter:
         per_rank = Counter((line.run, line.rank_id) for line in lines)
         for line in lines:
             folder = "" if in_root else self._folder(line, several=per_rank[line.run, line.rank_id] > 1)
-            pages = self._write_timeline(profile, line, folder)
-            self.timelines.append(digest_timeline(profile, line, pages))
+            quality = line_quality(profile, line)
+            pages = self._write_timeline(profile, line, folder, quality)
+            self.timelines.append(digest_timeline(profile, line, pages, quality=quality))
             label = f"{line.run} · {line.label}" if line.run else line.label
             self._links.append({"label": label, "href": pages[0].href, "place": folder})
 
@@ -170,9 +173,9 @@ class PageWriter:
             name += f"_{line.device}" + (f"_part{line.part + 1}" if line.part else "")
         return f"{self._run_folders[line.run]}/{self._names[line.run].take(name)}"
 
-    def _write_timeline(self, profile: MemoryProfile, line: Timeline, folder: str) -> list[PageLink]:
+    def _write_timeline(self, profile: MemoryProfile, line: Timeline, folder: str, quality: Quality) -> list[PageLink]:
         """Write all segments of a timeline; return the links to its pages."""
-        view = TimelineView(profile, line, capacity_bytes=self.options.capacity_bytes)
+        view = TimelineView(profile, line, capacity_bytes=self.options.capacity_bytes, quality=quality)
         windows = view.windows(bars_per_segment=self.options.bars_per_segment, max_segments=self.options.max_segments)
         pages = [f"memory_timeline_{number:02d}.html" for number in range(len(windows))]
         up = "../" * len(folder.split("/")) if folder else ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analysis.series import Series
-from ..analysis.timeline import interval_levels
-from ..model import NA_NS, Int64Array, to_int64
+from ..analysis.timeline import reduce_levels
+from ..model import NA_NS, Int64Array
 
 COLUMNS = 150
 HEIGHT = 30
@@ -44,20 +44,32 @@ def spark_of(track: Sequence[Series], peak_ns: int | None, *, columns: int = COL
     gap = GAP if len(track) * (GAP + 1) <= columns else 0
     room = max(columns - gap * (len(track) - 1), 1)
     counts = np.minimum(np.maximum((lengths / lengths.sum() * room).astype(np.int64), 1), lengths)
-    x, low, high = [], [], []
+    x: list[int] = []
+    low: list[int] = []
+    high: list[int] = []
     peak_x, at = None, 0
     for one, count in zip(track, counts.tolist(), strict=True):
         edges = _edges(one.window, count)
-        levels = interval_levels(one, edges[:-1], edges[1:] - 1)
-        lows, highs = to_int64(levels["floor_bytes"]), to_int64(levels["peak_bytes"])
         if peak_ns is not None and peak_x is None and one.window[0] <= peak_ns <= one.window[1]:
             peak_x = at + int(np.searchsorted(edges, peak_ns, side="right")) - 1
-        known = np.flatnonzero(highs != NA_NS)
-        x += (at + known).tolist()
-        low += lows[known].tolist()
-        high += highs[known].tolist()
+        t, level = _levels(one)
+        if len(t):
+            lowest, highest = reduce_levels(t, level, edges[:-1], edges[1:] - 1)
+            x += range(at, at + count)
+            low += lowest.tolist()
+            high += highest.tolist()
         at += count + gap
     return _fitted(Spark(tuple(x), tuple(low), tuple(high), peak_x), columns)
+
+
+def _levels(one: Series) -> tuple[Int64Array, Int64Array]:
+    """Times and levels of *allocated*: the recorded samples, or where there is none the sums of the rows."""
+    if "allocated" in one.recorded:
+        known = one.recorded["allocated"] != NA_NS
+        return one.t[known], one.recorded["allocated"][known]
+    t = one.lives["allocated"].instants
+    t = t[t <= one.window[1]]
+    return t, one.lives["allocated"].bytes_at(t)
 
 
 def _edges(window: tuple[int, int], count: int) -> Int64Array:

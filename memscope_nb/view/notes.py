@@ -11,11 +11,11 @@ from ..model import MemoryProfile
 from ..units import format_bytes, format_duration
 
 
-def timeline_notes(profile: MemoryProfile, line: Timeline) -> list[str]:
-    """Return what a reader of the page must know to trust its numbers."""
+def timeline_notes(profile: MemoryProfile, line: Timeline, *, quality: Quality | None = None) -> list[str]:
+    """Return what a reader of the page must know to trust its numbers; ``quality`` spares asking for it again."""
     sources = profile.sources[profile.sources["source"].isin(line.sources)]
     notes = ["Sizes are in binary units (1 GiB = 1024 MiB); times are offsets from the first allocator record."]
-    notes += check_notes(profile, line, line_quality(profile, line))
+    notes += check_notes(profile, line, quality or line_quality(profile, line))
     for row in sources.itertuples():
         where = f"{row.role} #{row.collection}"
         if row.status != "ok":

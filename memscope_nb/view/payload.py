@@ -70,6 +70,7 @@ import pandas as pd
 
 from ..analysis.layers import how_sampled
 from ..analysis.lifetime import LIFETIME_LABELS, LIFETIMES
+from ..analysis.quality import Quality
 from ..analysis.series import Series, series_curve
 from ..analysis.timeline import Timeline, line_phases, tracks
 from ..errors import InputError
@@ -99,8 +100,16 @@ def read_capacity(capacity: str | int | None) -> int | None:
 class TimelineView:
     """Everything that the pages of one timeline share; :meth:`segments` cuts it into payloads."""
 
-    def __init__(self, profile: MemoryProfile, line: Timeline, *, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        profile: MemoryProfile,
+        line: Timeline,
+        *,
+        capacity_bytes: int | None = None,
+        quality: Quality | None = None,
+    ) -> None:
         self.profile, self.line, self.capacity_bytes = profile, line, capacity_bytes
+        self.quality = quality
         self.t0 = line.span[0]
         self.tracks = tracks(line)
         self.span = (0, line.span[1] + 1 - self.t0)
@@ -174,7 +183,7 @@ class TimelineView:
             "idle": idle_stretches(self._changes(), self.span),
             "marks": self._marks(),
             "address_map": self.addresses.header,
-            "notes": timeline_notes(self.profile, self.line),
+            "notes": timeline_notes(self.profile, self.line, quality=self.quality),
         }
 
     def _subtitle(self) -> str:

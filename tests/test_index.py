@@ -193,6 +193,31 @@ def test_segments_are_linked_with_their_times(demo_profile, tmp_path):
     assert sum(link.startswith("memory_timeline_") for link in page.links) == 5  # the first one twice
 
 
+def test_a_recording_without_times_counts_entries(tmp_path):
+    p = profile_of([(1000, 9000, 512), (5000, None, 1024)])
+    p = replace(p, sources=p.sources.assign(facts=[{"time_axis": "order"}]))
+    page = Page(ms.export_html(p, tmp_path / "out").read_text("utf-8"))
+    (ledgers,) = page.named("ledger")
+    assert ledgers[0][2:4] == ["entry 4", ""]
+    assert "UTC." not in page.text
+    assert "entry 4" in ms.triage(p).to_markdown()
+    assert "a recording without times" in ms.triage(p).to_markdown()
+
+
+def test_runs_and_hosts_are_told_apart_only_where_there_are_several(demo_profile, tmp_path):
+    one = demo_profile.select(rank=0)
+    other = replace(one, sources=one.sources.assign(run="second", host="elsewhere"))
+    both = ms.MemoryProfile.concat([one, other])
+    path = ms.export_html(both, tmp_path / "out")
+    rows = Page(path.read_text("utf-8")).named("rank · device")[0]
+    assert [cells[0] for cells in rows] == [
+        "rank 0 · NPU:0runrl_node-03.cluster.local",
+        "rank 0 · NPU:0secondelsewhere",
+    ]
+    assert Page(path.read_text("utf-8")).text.count("Host: ") == 0
+    assert (path.parent / "second" / "rank0" / "memory_timeline_00.html").is_file()
+
+
 def many_ranks(profile, n):
     one = profile.select(rank=0)
     ranks = []

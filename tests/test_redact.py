@@ -183,7 +183,8 @@ def test_installed_framework_keeps_its_package_also_outside_site_packages():
     [
         "aten::add_", "autograd::engine::evaluate_function: MulBackward0", "N/A", "1/2 of it", "PTA@fsdp2@activation",
         "PTA@model.layers", "Memcpy D2H (a/b)", "ProfilerStep#3", "std::vector<at::Tensor>", "<string>(1): <module>",
-        "torch/nn/modules/module.py(3): forward", "2.7.1.post2", "8.3.RC1", "",
+        "torch/nn/modules/module.py(3): forward", "2.7.1.post2", "8.3.RC1", "", "a / b / c", "rows and/or columns",
+        "n: 5 of 7 (100%)", "dur; ts, pid: 3",
     ],
 )  # fmt: skip
 def test_what_is_no_secret_stays(text):
@@ -213,6 +214,13 @@ def test_what_is_no_secret_stays(text):
         ("/data/x[old]/secret/y.py", "secret"),
         (r'{"file": "\/data\/secret\/y.py"}', "secret"),
         ("x=/data/secret/y.py;z=/data/secret/w", "secret"),
+        ("cannot read /mnt/a b/secret/f.py: gone", "secret"),
+        ("cannot read /mnt/my big dir/secret/f.py", "secret"),
+        ("/a/'secret'/x/f.py and /a/<secret>/x", "secret"),
+        (r"\\?\C:\secret\f.py", "secret"),
+        ("$HOME/secret/f.py ${WORK}/secret/g.py", "secret"),
+        (r"%USERPROFILE%\secret\f.py", "secret"),
+        (r"~secret\f.py", "secret"),
     ],
 )
 def test_what_is_hidden(text, secret):
@@ -222,7 +230,31 @@ def test_what_is_hidden(text, secret):
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "/", "\\", "/a", "~", ",", ",/", "'/", "@", "a@a.", "1.", "(1)", "a:", "/home/", "é", ";C:\\"]
+    "piece",
+    [
+        "a",
+        "/",
+        "\\",
+        "/a",
+        "~",
+        ",",
+        ",/",
+        "'/",
+        "@",
+        "a@a.",
+        "1.",
+        "(1)",
+        "a:",
+        "/home/",
+        "é",
+        ";C:\\",
+        "%a",
+        "$a/",
+        "/ ",
+        '"/',
+        "<",
+        ",~",
+    ],
 )
 def test_a_text_of_100_kb_of_anything_is_read_in_one_go(piece):
     text = piece * (100_000 // len(piece))

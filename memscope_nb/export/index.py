@@ -16,7 +16,7 @@ from .index_section import timeline_section
 from .sparkline import spark_svg
 from .text import html_name, html_text
 
-CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MAX_OPEN_SECTIONS = 3
 MAX_OPEN_INPUTS = 20
 _READING = (

@@ -38,18 +38,23 @@ NOT_SECRET = frozenset(_NOBODY.split())
 """Accounts that are nobody's and words of the data: never replaced as words; as part of a path they still go."""
 
 # No pattern may look twice at a character from different starts: texts of 100 kB made of one character are read, too.
-_END = r"[^\s'\"<>|`]"
-_START = r"(?:/|~[\w.-]*/|[A-Za-z]:[\\/])"
+_END = r"(?:[^\s'\"<>|`]|['\"<>|`](?=\S{0,60}[/\\]))"  # a quote or bracket ends a path unless there is more of it
+_START = r"(?:/|~[\w.-]*[/\\]|[A-Za-z]:[\\/]|\$\{?\w+\}?[/\\]|%\w+%[/\\])"
 _MORE = rf"(?:(?![,;:]{_START}){_END})"
+_BLANKS = r"(?: (?:[^\s'\"<>|`/\\,;:]{1,40} ){0,2}[^\s'\"<>|`/\\,;:]{0,40}(?=[/\\]))"  # a folder's name of a few words
 _URL = rf"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://{_MORE}+"
-_PATH = rf"(?<![A-Za-z0-9_./\\])(?:[A-Za-z]:[\\/]+|\\\\+(?=\w)|~[\w.-]*/+|\\?/+(?=[^\s/])){_MORE}*"
+_PATH = (
+    r"(?<![A-Za-z0-9_./\\])"
+    r"(?:[A-Za-z]:[\\/]+|\\\\+(?=[\w?.])|~[\w.-]*[/\\]+|\$\{?\w+\}?[/\\]+|%\w+%[/\\]+|\\?/+(?=[^\s/]))"
+    rf"(?:{_MORE}|{_BLANKS})*"
+)
 _QUOTED = rf"(?<=['\"])(?:{_START}|\\\\|file://)[^'\"\r\n]*(?=['\"])"
 _ADDRESS = r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"
 _NUMBERS = re.compile(r"\d\.\d{1,3}\.")
 _MAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}"
 _HOME = re.compile(r"[/\\](?:home|users?)[/\\]+(?:users[/\\]+)?([^/\\'\"\r\n:<>|]+)", re.IGNORECASE)
 _FRAME = re.compile(r"(.*)(\(\d+\))(: .*)?", re.DOTALL)
-_ROOTED = re.compile(r"\s*(?:[A-Za-z]:[\\/]|\\\\|~[\w.-]*/|/|file://)")
+_ROOTED = re.compile(rf"\s*(?:{_START}|\\\\|file://)")
 _PACKAGES = re.compile(r"(?:^|/)((?:site|dist)-packages/.*)", re.DOTALL)
 _ANY_LINE = "(1): f"
 _TAIL_MARKS = ".,;:)]}"

@@ -34,6 +34,9 @@ class Keep:
     def stack_of(self, frames: list) -> Any:
         return frames
 
+    def known(self, items: list) -> None:
+        return None
+
     def pack(self, items: list) -> list:
         return items
 
@@ -239,3 +242,33 @@ def test_a_link_in_the_tree_that_leads_nowhere(tmp_path: Path):
     (tmp_path / "b.pickle").symlink_to(tmp_path / "gone.pickle")
     assert len(ms.load(tmp_path).sources) == 1
     assert torch_kind(tmp_path / "b.pickle") is None
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("shared", [True, False])
+def test_stacks_of_many_frames(monkeypatch: pytest.MonkeyPatch, chunk: int, shared: bool):
+    """Runs of references are read at once, equal frames once: whatever the buffer cuts, the stacks are the same."""
+    monkeypatch.setattr(pytorch_pickle, "CHUNK_BYTES", chunk)
+    frames = [{"line": i, "filename": f"f{i % 7}.py", "name": f"g{i}"} for i in range(400)]
+    wanted = [[(7 * i + k * k) % 400 for k in range(40)] for i in range(30)]
+    made = [[frames[k] if shared else dict(frames[k]) for k in one] for one in wanted]
+    entries = [{"action": "alloc", "addr": i, "size": 1, "frames": stack} for i, stack in enumerate(made)]
+    rows = Rows()
+    loads(pickle.dumps({"first": frames, "device_traces": [entries]}, 4), rows)
+    found = [rows.stack_frames(int(number)) for number in rows.arrays()["stack"]]
+    assert found == [tuple(f"f{k % 7}.py({k}): g{k}" for k in one) for one in wanted]
+    assert len(rows.frames) == 400
+
+
+def test_numbers_are_never_taken_for_frames():
+    frames = [{"line": 1, "filename": "a.py", "name": "f"}, {"line": None, "filename": "a.py", "name": "f"}]
+    entries = [
+        {"action": "alloc", "frames": stack}
+        for stack in ([0, 1], frames[:1], [0], frames[1:], [frames[0], 0], [[frames[0]]], [{}], [])
+    ]
+    rows = Rows()
+    loads(pickle.dumps({"device_traces": [entries]}, 4), rows)
+    numbers = rows.arrays()["stack"].tolist()
+    assert [rows.stack_frames(n) if n >= 0 else () for n in numbers] == [
+        (), ("a.py(1): f",), (), ("a.py(0): f",), ("a.py(1): f",), (), (), (),
+    ]  # fmt: skip

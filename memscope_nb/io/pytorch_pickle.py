@@ -8,6 +8,7 @@ object until the end. This one hands dicts to a :class:`Reducer` as soon as they
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, NoReturn, Protocol
 
@@ -22,10 +23,13 @@ MAX_TEXT_BYTES = 1 << 26
 MAX_KEPT = 4_000_000
 """Dicts and lists that no reducer took: segments and their blocks."""
 
+_FRAME_ITEMS = 6
 _LOOK_AHEAD = 16
 """No opcode with its fixed argument is longer."""
 _HOLE = object()
 _DOUBLE = struct.Struct(">d")
+_GET = struct.Struct("<xI")
+_GETS = re.compile(rb"(?:j.{4})+", re.DOTALL)
 _FIRST = (b"\x80", b"c", b"(", b"i")
 """How a pickle begins; older protocols are followed as far as what they want to import."""
 _BY_NAME = {0x63: "GLOBAL", 0x69: "INST"}
@@ -52,6 +56,10 @@ class Reducer(Protocol):
 
     def reduce(self, found: dict[Any, Any]) -> Any:
         """Return what stands for a dict from now on: itself, or something smaller."""
+        ...
+
+    def known(self, items: list[Any]) -> Any:
+        """Return what stands for a dict with these keys and values, if such a one was seen, else ``None``."""
         ...
 
     def stack_of(self, frames: list[Any]) -> Any:
@@ -165,6 +173,9 @@ class PlainUnpickler:
         """Fill a dict and hand it on; a key is a text or a number, so that no hash goes deep."""
         if type(target) is not dict:
             self._fail(at, "items for something that is no dict")
+        if len(items) == _FRAME_ITEMS and not target and (known := self._reducer.known(items)) is not None:
+            self._replace(target, known)
+            return known
         keys = items[0::2]
         for key in keys:
             if type(key) is not str and type(key) is not int:
@@ -207,9 +218,14 @@ class PlainUnpickler:
             if op == 0x68:  # BINGET
                 stack.append(memo[data[pos]])
                 pos += 1
-            elif op == 0x6A:  # LONG_BINGET
-                stack.append(memo[number(data[pos : pos + 4], "little")])
-                pos += 4
+            elif op == 0x6A:  # LONG_BINGET; a stack is a run of them
+                if data[pos + 4 : pos + 5] == b"j":
+                    end = _GETS.match(data, pos - 1).end()  # type: ignore[union-attr]
+                    stack += [memo[index] for (index,) in _GET.iter_unpack(data[pos - 1 : end])]
+                    pos = end
+                else:
+                    stack.append(memo[number(data[pos : pos + 4], "little")])
+                    pos += 4
             elif op == 0x94:  # MEMOIZE
                 self._put(pos, len(memo), stack[-1])
             elif op == 0x72:  # LONG_BINPUT

@@ -98,6 +98,7 @@ class Rows:
         self.n_rows = 0
         self.backends: set[str] = set()
         self._frame_numbers: dict[tuple[str, str, int], Frame] = {}
+        self._frame_items: dict[tuple[Any, ...], Frame] = {}
         self._stack_numbers: dict[tuple[int, ...], Stack] = {}
 
     # -- reducer --------------------------------------------------------------------------------------------------
@@ -107,7 +108,10 @@ class Rows:
         if "action" in found:
             return self._row(found)
         if "filename" in found and "name" in found:
-            return self._frame(found)
+            frame = self._frame(found)
+            if len(found) == 3 and type(found.get("line")) is int:
+                self._frame_items[tuple(part for item in found.items() for part in item)] = frame
+            return frame
         return found
 
     def reduce_json(self, found: dict[Any, Any]) -> Any:
@@ -118,12 +122,18 @@ class Rows:
 
     def stack_of(self, frames: list[Any]) -> Stack:
         """Return the number of a list of frames, innermost first."""
+        raw = tuple(frames) if set(map(type, frames)) == {Frame} else ()  # a plain number equals a frame's
+        number = self._stack_numbers.get(raw) if raw else None
+        if number is not None:  # mostly seen before
+            return number
         key = tuple(frame for frame in frames if type(frame) is Frame and frame >= 0)
         number = self._stack_numbers.get(key)
         if number is None:
             number = self._stack_numbers[key] = Stack(len(self.stacks)) if key else Stack(-1)
             if key:
                 self.stacks.append(tuple(map(int, key)))
+        if raw:
+            self._stack_numbers[raw] = number
         return number
 
     def pack(self, items: list[Any]) -> list[Any]:
@@ -132,6 +142,13 @@ class Rows:
             return items
         is_run = all(type(b) is Row and a + 1 == b for a, b in pairwise(items))
         return [RowRange(int(items[0]), int(items[-1]) + 1)] if is_run else items
+
+    def known(self, items: list[Any]) -> Frame | None:
+        """Return the frame of these keys and values, if it was seen in the same order."""
+        try:
+            return self._frame_items.get(tuple(items))
+        except TypeError:
+            return None
 
     # -- parts ----------------------------------------------------------------------------------------------------
 

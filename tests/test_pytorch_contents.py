@@ -28,6 +28,7 @@ from test_pytorch_snapshot import (
 )
 
 import memscope_nb as ms
+from memscope_nb.io import pytorch_pickle
 from memscope_nb.io.pytorch_snapshot import ORDER_SPACE_NS
 
 # -- everything else in a file ----------------------------------------------------------------------------------
@@ -252,3 +253,14 @@ def test_the_writer_in_c_plus_plus(tmp_path: Path):
     assert levels(profile) == SIMPLE_LEVELS
     assert profile.blocks["addr"].tolist() == [4096 + shift, 8192 + shift, 8192 + shift]
     assert profile.frames(0) == ("/app/train.py(3): inner", "/app/train.py(9): outer")
+
+
+def test_a_history_that_is_appended_at_once_is_joined_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trace = [one for k in range(300) for one in (entry("alloc", 4096, 8 + k, 9 * k), *free(4096, 8 + k, 9 * k + 1))]
+    what = snapshot([trace, [entry("alloc", 4096, 1, 0)]], [segment(4096, []), segment(4096, [], device=1)])
+    monkeypatch.setattr(pytorch_pickle, "_MANY", 50)
+    (tmp_path / "s.pickle").write_bytes(b"\x80\x02" + torchscript(what, {}) + b".")
+    joined = ms.load(tmp_path / "s.pickle")
+    assert [f["n_entries"] for f in joined.sources["facts"]] == [900, 1]
+    assert joined.blocks["size_bytes"].tolist() == [*range(8, 308), 1]
+    assert not joined.sources["n_skipped"].any()

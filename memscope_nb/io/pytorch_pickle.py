@@ -24,6 +24,8 @@ MAX_KEPT = 4_000_000
 """Dicts and lists that no reducer took: segments and their blocks."""
 
 _FRAME_ITEMS = 6
+_MANY = 10_000
+"""Entries on the stack that are joined although their list is not whole."""
 _LOOK_AHEAD = 16
 """No opcode with its fixed argument is longer."""
 _HOLE = object()
@@ -261,6 +263,8 @@ class PlainUnpickler:
                 first = marks.pop()
                 stack[first - 1] = self._set_items(pos, stack[first - 1], stack[first:])
                 del stack[first:]
+                if len(stack) > _MANY and marks:  # the C++ writer appends a whole history at once
+                    stack[marks[-1] :] = self._reducer.pack(stack[marks[-1] :])
             elif op == 0x73:  # SETITEM
                 stack[-3] = self._set_items(pos, stack[-3], stack[-2:])
                 del stack[-2:]

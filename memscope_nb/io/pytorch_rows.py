@@ -137,11 +137,13 @@ class Rows:
         return number
 
     def pack(self, items: list[Any]) -> list[Any]:
-        """Join entries that follow each other."""
-        if not items or type(items[0]) is not Row:
+        """Join entries that follow each other, and ranges of them that were joined before."""
+        if not items or type(items[-1]) is not Row:
             return items
-        is_run = all(type(b) is Row and a + 1 == b for a, b in pairwise(items))
-        return [RowRange(int(items[0]), int(items[-1]) + 1)] if is_run else items
+        first = next((k for k, item in enumerate(items) if type(item) is Row), 0)
+        run = items[first:]
+        is_run = all(type(b) is Row and a + 1 == b for a, b in pairwise(run))
+        return [*items[:first], RowRange(int(run[0]), int(run[-1]) + 1)] if is_run else items
 
     def known(self, items: list[Any]) -> Frame | None:
         """Return the frame of these keys and values, if it was seen in the same order."""

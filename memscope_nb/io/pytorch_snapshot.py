@@ -15,6 +15,7 @@ from ..model import Int64Array, concat_tables, empty_ops, empty_segments
 from ..stacks import stacks_frame
 from ..units import format_bytes
 from .ascend_tables import WORKSPACE, SourceTables
+from .heap import give_back
 from .pytorch_find import TorchCollection
 from .pytorch_lives import ALLOC, event_times
 from .pytorch_marks import annotation_marks, entry_marks, marks_frame
@@ -90,6 +91,7 @@ def read_snapshot(
         If the file is no plain snapshot or holds nothing.
     """
     snapshot = _parts(*read_document(collection.path, on_bytes=on_bytes), report, collection.path.name)
+    give_back()
     devices = sorted({*snapshot.traces, *(snapshot.states or {})}, key=lambda d: (d == HOST, d))
     if not devices:
         raise InputError(f"{collection.path.name}: neither history nor segments; was anything allocated or recorded?")
@@ -105,6 +107,8 @@ def read_snapshot(
             reads.append(DeviceRead(device, None, own))
             continue
         reads.append(DeviceRead(device, tables, own))
+    del snapshot
+    give_back()
     return reads
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..model import NA_NS, BlockFlag, Int64Array, from_int64
 from ..units import format_bytes
+from .heap import give_back
 from .pytorch_lives import AFTER, AT_END, BEFORE, Levels, Lives, as_signed, find_levels, find_lives
 from .pytorch_rows import Rows
 from .pytorch_segments import State
@@ -61,7 +62,10 @@ def pool_tables(
         report.lose(NO_SEGMENTS)
     else:
         _check_end(levels, state, pool, report)
-    return _blocks(history, lives, levels, state, device, pool), _totals(history, levels, state, device, pool)
+    blocks = _blocks(history, lives, levels, state, device, pool)
+    del lives
+    give_back()
+    return blocks, _totals(history, levels, state, device, pool)
 
 
 def _check_end(levels: Levels, state: State, pool: str, report: ReadReport) -> None:
@@ -110,8 +114,15 @@ def _blocks(
     owner = _owners(history, lives, alloc)
     if owner is not None:
         frame["owner"] = owner
-    # By allocation, blocks from before the window first.
-    return frame.iloc[np.argsort(np.where(alloc < 0, -1, alloc), kind="stable")].reset_index(drop=True)
+    return _sorted(frame, np.where(alloc < 0, -1, alloc))  # blocks from before the window first
+
+
+def _sorted(frame: pd.DataFrame, key: Int64Array) -> pd.DataFrame:
+    """Sort the rows of a frame; column by column, so that it is never there twice."""
+    if not (key[1:] < key[:-1]).any():
+        return frame
+    order = np.argsort(key, kind="stable")
+    return pd.DataFrame({name: frame.pop(name).array.take(order) for name in list(frame)}, copy=False)
 
 
 def _at(history: DeviceHistory, positions: Int64Array) -> Int64Array:
@@ -149,7 +160,8 @@ def _stacks(
 
 
 def _of_rows(values: npt.NDArray[Any], rows: Int64Array) -> npt.NDArray[Any]:
-    return np.where(rows >= 0, np.append(values, -1)[np.where(rows >= 0, rows, len(values))], -1)
+    """Values of some rows, -1 for a negative one; the whole column is not copied."""
+    return np.where(rows >= 0, values[np.maximum(rows, 0)], -1) if len(values) else np.full(len(rows), -1, values.dtype)
 
 
 def _places(
@@ -158,9 +170,9 @@ def _places(
     """Address, stream, pool and rounded size of each block, from its entry or from the segments."""
     columns, addr = history.columns, np.frombuffer(lives.addr, np.uint64)
     blocks, segments = (state.blocks, state.segments) if state else ([], [])
-    stream = np.append(columns["stream"], np.uint64(0))[np.where(stack_row >= 0, stack_row, len(columns["stream"]))]
-    of_state = np.array([block.stream & 0xFFFF_FFFF_FFFF_FFFF for block in blocks] + [0], dtype=np.uint64)
-    stream = np.where(stack_row >= 0, stream, of_state[in_state])
+    stream = np.array([block.stream & 0xFFFF_FFFF_FFFF_FFFF for block in blocks] + [0], dtype=np.uint64)[in_state]
+    if len(columns["stream"]):
+        stream = np.where(stack_row >= 0, columns["stream"][np.maximum(stack_row, 0)], stream)
     rounded = np.array([block.rounded for block in blocks] + [NA_NS], dtype=np.int64)[in_state]
     written = _of_rows(columns["pool"], stack_row)
     # Old writers name the pool on the segment only: there it is that of whoever lies at the address now.
@@ -223,12 +235,16 @@ def _totals(history: DeviceHistory, levels: Levels, state: State | None, device:
         changed |= np.diff(levels.after[key], prepend=levels.before[key]) != 0
     has_start = len(history.times) > 0
     t = np.concatenate([_ints(start, has_start), history.times[changed], _ints(end, state is not None)])
-    values = {}
-    for key in ledgers:
-        before = _ints(levels.before[key], has_start)
-        final = _ints(0 if state is None else state.ledger(key), state is not None)
-        values[key] = np.concatenate([before, levels.after[key][changed], final])
     n = len(t)
+    values: dict[str, Any] = {}
+    for key in LEDGERS:
+        if key in levels.after:
+            before = _ints(levels.before[key], has_start)
+            final = _ints(0 if state is None else state.ledger(key), state is not None)
+            level = np.concatenate([before, levels.after.pop(key)[changed], final])  # used up: there are three
+        else:
+            level = np.full(n, NA_NS, dtype=np.int64)
+        values[f"{key}_bytes"] = from_int64(level, na=NA_NS) if (level >= 0).all() else _natural(level)
     origin = np.ones(n, dtype=np.int8)
     origin[n - 1 if state is not None else n :] = 0
     zeros = np.zeros(n, dtype=np.int8)
@@ -238,14 +254,14 @@ def _totals(history: DeviceHistory, levels: Levels, state: State | None, device:
             "component": pd.Categorical.from_codes(zeros, [pool]),
             "device": pd.Categorical.from_codes(zeros, [device]),
             "t_ns": t,
-            **{
-                f"{key}_bytes": from_int64(np.where(v < 0, NA_NS, v))
-                for key in LEDGERS
-                for v in [values.get(key, np.full(n, NA_NS, dtype=np.int64))]
-            },
+            **values,
             "origin": pd.Categorical.from_codes(origin, ["recorded", "rows"]),
         }
     )
+
+
+def _natural(level: Int64Array) -> pd.arrays.IntegerArray:
+    return from_int64(np.where(level < 0, NA_NS, level))
 
 
 def _ints(value: int, there: bool) -> Int64Array:

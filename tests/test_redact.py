@@ -302,6 +302,18 @@ def test_plumbing_stays_plumbing(parts, function):
     assert is_plumbing(Redactor().frame(frame)) == is_plumbing(frame)
 
 
+def test_a_version_of_four_numbers_is_no_address():
+    redactor = Redactor()
+    assert redactor.value({"cann_version": "8.3.1.0", "torch_npu_version": "2.7.1.post2"}) == {
+        "cann_version": "8.3.1.0",
+        "torch_npu_version": "2.7.1.post2",
+    }
+    assert redactor.value({"version": "/data/secret/x", "master": "8.3.1.0"}) == {
+        "version": "dir1/x",
+        "master": "address1",
+    }
+
+
 def test_a_profile_without_a_source_path(tmp_path):
     frame = ms.memory_summary(profile_of([(1_000_000, 9_000_000, 512)]))
     redacted = ms.redact_profile(ms.MemoryProfile.from_summary(frame))

@@ -50,6 +50,7 @@ _PATH = (
 )
 _QUOTED = rf"(?<=['\"])(?:{_START}|\\\\|file://)[^'\"\r\n]*(?=['\"])"
 _ADDRESS = r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"
+_VERSION = re.compile(r"\d+(?:\.\d+){1,4}(?:\.?(?:rc|post|dev|a|b)\d+)?", re.IGNORECASE)
 _NUMBERS = re.compile(r"\d\.\d{1,3}\.")
 _MAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}"
 _HOME = re.compile(r"[/\\](?:home|users?)[/\\]+(?:users[/\\]+)?([^/\\'\"\r\n:<>|]+)", re.IGNORECASE)
@@ -209,7 +210,9 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.value(key): self.value(inner) for key, inner in value.items()}
+            return {
+                self.value(key): inner if _is_version(key, inner) else self.value(inner) for key, inner in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return type(value)([self.value(inner) for inner in value])
         return value
@@ -313,6 +316,11 @@ def redact_profile(profile: MemoryProfile, *, also: Iterable[str] = ()) -> Memor
         give them in ``also``.
     """
     return Redactor(also=also).profile(profile)
+
+
+def _is_version(key: object, value: object) -> bool:
+    """Four numbers with dots are an address, unless they are called a version."""
+    return str(key).endswith("version") and isinstance(value, str) and _VERSION.fullmatch(value) is not None
 
 
 def _is_text(column: pd.Series) -> bool:

@@ -42,8 +42,7 @@ def _figure(name: str, height: int, x_range: Any, y_range: Any, *, tools: bool) 
         min_border_bottom=2,
         background_fill_alpha=0,
         border_fill_alpha=0,
-        outline_line_color=theme.FIGURE_GREY,
-        outline_line_alpha=0.35,
+        outline_line_color=None,  # BokehJS 3.9 strokes it along with what it drew last: old tick marks come back
     )
     for axis in plot.axis:
         axis.update(

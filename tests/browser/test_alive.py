@@ -217,3 +217,30 @@ def test_filtered_bytes_have_a_box(show: Show) -> None:
     box = [child["bytes"] for child in root["children"] if child["kind"] == "hidden"]
     assert box == ([hidden] if hidden else [])
     assert root["bytes"] == made.value("allocated", t)
+
+
+def test_very_deep_stacks_are_cut_and_zoom_goes_down(show: Show) -> None:
+    deep = [["a.py:1 main", f"leaf{k}", *(f"f{'abc'[i % 3]}{i}.x" for i in range(20_000))] for k in range(2)]
+    made = stacked(deep, [5 << 20, 6 << 20])
+    shown = show(made)
+    open_alive(shown)
+    set_focus(shown, 2_500_000_000)
+    state = shown.state()
+    assert "deeper rows show when you zoom in" in state["status"]
+    rows = {box["depth"] for box in shown.js("memscope.views.kept.alive.layout.boxes.map(b => ({ depth: b.depth }))")}
+    assert max(rows) == 59
+    shown.page.locator(".ms-ice button").nth(20).focus()
+    shown.page.keyboard.press("Enter")
+    shown.settle()
+    assert shown.js("memscope.views.kept.alive.path.length") > 5
+    assert shown.js("document.activeElement.closest('.ms-ice') !== null")  # the keyboard stays where it was
+    texts = shown.js(
+        """(() => {
+          let node = memscope.views.kept.alive.tree.root;
+          const texts = [];
+          while (node.children.size) { node = node.children.values().next().value; texts.push(node.text); }
+          return texts;
+        })()"""
+    )
+    assert "… 19502 more frames" in texts
+    assert len(texts) == 501  # main is common, 499 frames, the words, the operator

@@ -107,6 +107,7 @@ def test_rows_scroll_and_select(show: Show) -> None:
     shown.page.keyboard.press("Enter")
     shown.settle()
     assert shown.state()["selected"] == listed[2]
+    assert shown.js("document.activeElement.textContent") == f"#{listed[2]}"  # the row was drawn anew
 
 
 def test_csv_holds_every_block_in_view_exactly(show: Show, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser.pages import Show, Shown
-from browser.pixels import near
+from browser.pixels import decode_png, near
 from browser.synthetic import RECORDED, Synthetic, make
 from browser.test_views import column_tops, open_view
 
@@ -181,6 +181,28 @@ def test_another_series(show: Show) -> None:
     assert shown.js("memscope.views.kept.alive.tree.root.bytes") == peak[1]
 
 
+def _tick_marks(shown: Shown) -> list[int]:
+    """Rows (px from the frame's top) at which a tick mark stands left of the axis."""
+    clip = shown.js(
+        """(() => {
+          const box = memscope.refs.stack.getBoundingClientRect();
+          const frame = memscope.figures.frame('stack');
+          return { x: box.left + frame.left - 5, y: box.top + frame.top, width: 3, height: frame.height };
+        })()"""
+    )
+    column = decode_png(shown.page.screenshot(clip=clip))[:, 1].astype(int).sum(axis=1)
+    return np.flatnonzero(column < 700).tolist()
+
+
+def _wanted_marks(shown: Shown) -> list[int]:
+    """Where the ticks belong."""
+    low, high, height, ticks = shown.js(
+        """(f => [f.model('stack').y_range.start, f.model('stack').y_range.end, f.frame('stack').height,
+             f.model('stack-ticks').ticks])(memscope.figures)"""
+    )
+    return [round(height - (tick - low) / (high - low) * height - 0.5) for tick in ticks if tick >= low]
+
+
 def _exceeding() -> Synthetic:
     """Rows hold 64 MiB more than the recorded total: *older* is negative."""
     made = make(800, second=False)
@@ -217,6 +239,9 @@ def test_axis_cut_at_the_older_memory(show: Show) -> None:
     shown.page.get_by_label("cut off older memory").check()
     shown.settle()
     assert shown.js("memscope.figures.model('stack').y_range.start") == low
+    marks, wanted = _tick_marks(shown), sorted(_wanted_marks(shown))
+    assert len(marks) == len(wanted)
+    assert np.abs(np.array(marks) - wanted).max() <= 1
     owner = np.array(shown.js("Array.from(memscope.views.kept.map.raster.owner)"))
     height, width = shown.js("(r => [r.height, r.width])(memscope.views.kept.map.raster)")
     top = shown.js("memscope.figures.model('stack').y_range.end")

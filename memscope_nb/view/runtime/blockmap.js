@@ -84,7 +84,7 @@ function drawBlockMap(viewer) {
   const top = thinSteps(series.curves.allocated, view.x0, view.x1, Math.max(Math.floor(view.width), 1));
   const scale = stackScale(viewer, raster, top, kept.cut);
   const plan = rasterBlocks(viewer, raster, picked.chosen, scale);
-  const unseen = inView.length - (inView.length ? outline(raster, inView, pixelColour(theme.selection)) : 0);
+  const unseen = inView.length - (inView.length ? outline(raster, inView, pixelColour(theme.selection), pixelColour(theme.css.text)) : 0);
   Object.assign(kept, { raster, plan, picked });
   drawStackFigure(viewer, raster, { ...scale, ticks: byteTicks(scale.low, scale.high), tops: [top] });
   viewer.refs.status.textContent = blockMapStatus(plan, picked, unseen);

@@ -43,6 +43,7 @@ function boxNode(kept, box) {
 function zoomTo(viewer, path) {
   const kept = viewOf(viewer, "alive");
   kept.path = path;
+  kept.refocus = kept.boxes.contains(document.activeElement) || kept.crumbs.contains(document.activeElement);
   kept.drawnFor = null;
   viewer.redraw();
 }
@@ -61,7 +62,7 @@ function breadcrumb(viewer, kept, path) {
   kept.crumbs.hidden = !path.length;
 }
 
-function aliveStatus(viewer, tree, dropped, t) {
+function aliveStatus(viewer, tree, { dropped, deeper }, t) {
   const when = viewer.when(t);
   const { alive, older, total, common } = tree;
   const parts = [`${bytes(total)} allocated at ${when} = ${bytes(alive.bytes)} in ${count(alive.blocks)} blocks`];
@@ -70,6 +71,7 @@ function aliveStatus(viewer, tree, dropped, t) {
   if (older < 0) parts[0] += ` − ${bytes(-older)}: the rows exceed the recorded total, the boxes show the rows`;
   if (alive.bytes + alive.hidden + older !== total) parts.push("these do not add up");
   if (common.length) parts.push(`${count(common.length)} common frame${common.length > 1 ? "s" : ""} hidden`);
+  if (deeper) parts.push("deeper rows show when you zoom in");
   if (dropped) parts.push(`${count(dropped)} boxes too small to draw`);
   return parts.join(" · ");
 }
@@ -113,8 +115,10 @@ function drawIcicle(viewer) {
   kept.boxes.style.height = `${layout.rows * ROW_PX + 4}px`;
   kept.boxes.replaceChildren(...nodes);
   kept.layout = layout;
+  if (kept.refocus) kept.boxes.querySelector("button")?.focus(); // the box that was activated is gone
+  kept.refocus = false;
   breadcrumb(viewer, kept, path);
-  viewer.refs.status.textContent = aliveStatus(viewer, tree, layout.dropped, t);
+  viewer.refs.status.textContent = aliveStatus(viewer, tree, layout, t);
   state[state.length - 1] = path.join("\n");
   kept.drawnFor = state;
 }

@@ -33,6 +33,9 @@ export function aliveGroups(series, t, nNames, mask) {
   return out;
 }
 
+const MOST_FRAMES = 500;
+const MOST_ROWS_DRAWN = 60;
+
 function newNode(kind, text) {
   return { kind, text, bytes: 0, blocks: 0, folded: [], children: new Map() };
 }
@@ -44,12 +47,18 @@ function addPath(root, steps, group) {
     one.blocks += group.blocks;
   };
   count(node);
-  for (const [kind, text] of steps) {
-    const key = `${kind} ${text}`;
+  for (const [kind, key, text] of steps) {
     if (!node.children.has(key)) node.children.set(key, newNode(kind, text));
     node = node.children.get(key);
     count(node);
   }
+}
+
+/** Steps of a way without those beyond a depth that nobody reads; how many went is said in their place. */
+function cutSteps(steps) {
+  if (steps.length <= MOST_FRAMES) return steps;
+  const left = steps.length - MOST_FRAMES;
+  return [...steps.slice(0, MOST_FRAMES), ["frame", `cut ${left}`, `… ${left} more frames`]];
 }
 
 const NAME_NUMBER = /([A-Za-z_.[-])(\d+)(?![A-Za-z0-9])/g; // layers.12, layer_12, h[3]; neither `:82` nor conv2d
@@ -123,14 +132,14 @@ export function buildIcicle(timeline, series, t, { innermost, plumbing, withOlde
   const stacks = newNode("root", "");
   const without = newNode("none", "no stack");
   for (const group of alive.groups) {
-    const operator = ["op", header.names[group.name]];
+    const operator = ["op", -1 - group.name, header.names[group.name]];
     if (group.stack < 0) {
       addPath(without, [operator], group);
       continue;
     }
     const inner = header.stacks[group.stack].filter((frame) => plumbing || !header.plumbing[frame]);
-    const steps = [operator, ...inner.map((frame) => ["frame", header.frames[frame]])];
-    addPath(stacks, innermost ? steps : steps.reverse(), group);
+    const frames = inner.map((frame) => ["frame", frame, header.frames[frame]]);
+    addPath(stacks, innermost ? [operator, ...cutSteps(frames)] : [...cutSteps(frames.reverse()), operator], group);
   }
   const { node, common } = dropCommon(stacks);
   foldSiblings(node);
@@ -154,14 +163,19 @@ const LAST = { none: 1, hidden: 2, older: 3 };
 
 /**
  * Boxes of a tree for a width: children below their parent, largest first, those narrower than `least` px as one.
- * @returns {{boxes: {node, path, x, width, depth, small}[], dropped: number, rows: number}}
+ * @returns {{boxes: {node, path, x, width, depth, small}[], dropped: number, rows: number, deeper: bool}} deeper = there
+ *   are rows below those drawn
  */
 export function layoutIcicle(root, width, least = 1) {
-  const out = { boxes: [], dropped: 0, rows: 0 };
+  const out = { boxes: [], dropped: 0, rows: 0, deeper: false };
   const perByte = root.bytes > 0 ? width / root.bytes : 0;
   const place = (node, path, x, depth) => {
     out.boxes.push({ node, path, x, width: node.bytes * perByte, depth, small: 0 });
     out.rows = Math.max(out.rows, depth + 1);
+    if (depth + 1 >= MOST_ROWS_DRAWN) {
+      out.deeper ||= node.children.size > 0;
+      return;
+    }
     const rank = (child) => LAST[child.kind] ?? 0;
     const children = [...node.children].sort(([, a], [, b]) => rank(a) - rank(b) || b.bytes - a.bytes);
     let at = x;

@@ -41,8 +41,8 @@ export function fillBand(raster, column, y0, y1, colour, edge, owner) {
   if (to - from >= 3) pixels[from * width + column] = edge;
 }
 
-/** Draw a line around what belongs to some owners; returns how many of them have a pixel. */
-export function outline(raster, owners, colour) {
+/** Draw a line around what belongs to some owners, one pixel inside, one outside; returns how many have a pixel. */
+export function outline(raster, owners, inner, outer) {
   const { width, height, pixels } = raster;
   const edge = [];
   const found = new Set();
@@ -60,7 +60,7 @@ export function outline(raster, owners, colour) {
       if (differs(at + width, y + 1 < height)) edge.push(at, at + width);
     }
   }
-  for (const at of edge) pixels[at] = colour;
+  for (const at of edge) pixels[at] = isMine(at) ? inner : outer;
   return found.size;
 }
 

@@ -33,9 +33,9 @@ function bandColour({ theme, timeline }, key, band, k) {
 function currentBands(viewer, kept) {
   const { timeline, series } = viewer;
   const { mask } = viewer;
-  const same = kept.bands && kept.of === series && kept.mask === mask && kept.bandsKey === kept.key && kept.start === series.start;
+  const same = kept.bands && kept.of === series && kept.mask === mask && kept.bandsKey === kept.key;
   if (!same) {
-    Object.assign(kept, stackBandsOf(timeline, series, kept.key, mask), { of: series, start: series.start, mask, bandsKey: kept.key, theme: null });
+    Object.assign(kept, stackBandsOf(timeline, series, kept.key, mask), { of: series, mask, bandsKey: kept.key, theme: null });
   }
   if (kept.theme !== viewer.theme) {
     kept.theme = viewer.theme;
@@ -145,13 +145,16 @@ function fillStackedBar(viewer) {
   choice.value = kept.key;
   choice.addEventListener("change", () => {
     kept.key = choice.value;
+    cut.hidden = kept.key === "pool";
     if (kept.key === "pool") kept.legend.replaceChildren();
     else kept.bandsKey = null;
     viewer.redraw();
   });
+  const cut = cutSwitch(viewer, kept);
+  cut.hidden = kept.key === "pool";
   kept.theme = null;
   kept.legend = el("span", { class: "ms-view-legend" });
-  viewer.refs.viewBar.append(el("label", { class: "ms-field" }, "By", choice), cutSwitch(viewer, kept), kept.legend);
+  viewer.refs.viewBar.append(el("label", { class: "ms-field" }, "By", choice), cut, kept.legend);
 }
 
 function stackedTip(viewer, at) {

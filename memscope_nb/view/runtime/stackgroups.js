@@ -22,7 +22,8 @@ function groupBy(timeline, series, key) {
 /** Groups with bytes × time of their blocks, the largest first. */
 function rankedGroups(series, { of, labels }) {
   const sum = new Float64Array(labels.length);
-  for (let i = 0; i < series.n; i += 1) sum[of[i]] += series.size[i] * (series.end[i] - series.start[i]);
+  const { start, end } = series.raw; // the order is the same on every axis
+  for (let i = 0; i < series.n; i += 1) sum[of[i]] += series.size[i] * (end[i] - start[i]);
   const order = [];
   for (let g = 0; g < sum.length; g += 1) if (sum[g] > 0) order.push(g);
   return order.sort((a, b) => sum[b] - sum[a] || a - b);

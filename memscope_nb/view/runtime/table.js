@@ -48,7 +48,9 @@ function renderRows(viewer, kept) {
       ...kept.columns.map((column) => tableCell(viewer, column, i)),
     ),
   );
+  const focused = kept.body.contains(document.activeElement) ? document.activeElement.getAttribute("data-block") : null;
   kept.body.replaceChildren(spacer(first), ...nodes, spacer(Math.max(kept.rows.length - first - rows.length, 0)));
+  if (focused !== null) kept.body.querySelector(`button[data-block="${focused}"]`)?.focus({ preventScroll: true });
 }
 
 function drawTable(viewer) {
@@ -111,7 +113,7 @@ function enterTable(viewer) {
   kept.head = el("thead", {});
   kept.body = el("tbody", {});
   kept.table = el("table", { class: "ms-table", "aria-label": "Blocks in view" }, kept.head, kept.body);
-  kept.scroller = el("div", { class: "ms-table-scroll" }, kept.table);
+  kept.scroller = el("div", { class: "ms-table-scroll", tabindex: "0", role: "region", "aria-label": "Blocks in view, scrollable" }, kept.table);
   let waiting = false;
   kept.scroller.addEventListener("scroll", () => {
     if (waiting) return;

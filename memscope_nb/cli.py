@@ -228,6 +228,8 @@ def _print_quality(profile: Any) -> None:
         f"{frame['n_total_mismatch'].sum()} of {frame['n_total_checked'].sum():,} written totals differ from the "
         f"record, {frame['n_skipped'].sum()} rows skipped, {frame['n_repaired'].sum()} values repaired"
     )
+    for line in quality.check_lines():
+        print(f"  check of {line}")
     for hint in quality.hints:
         print(f"  hint: {hint}")
 

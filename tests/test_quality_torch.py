@@ -12,7 +12,10 @@ from conftest import SAMPLES
 from test_pytorch_snapshot import MIB, SIMPLE, STACK, block, entry, free, load, segment, snapshot
 
 import memscope_nb as ms
+from memscope_nb.analysis.timeline import timelines
+from memscope_nb.cli import main
 from memscope_nb.errors import MissingFactError
+from memscope_nb.view.payload import TimelineView
 
 
 def checks(profile: ms.MemoryProfile, source: int = 0) -> dict[str, tuple[str, str]]:
@@ -91,6 +94,18 @@ def test_segments_that_contradict(tmp_path: Path):
     assert checks(load(tmp_path, snapshot([[]], [wrong])))["segments"][0] == "look"
     told = segment(4096, [block(4096, 100)]) | {"active_size": 7}  # the blocks agree with each other, not with this
     assert checks(load(tmp_path, snapshot([[]], [told])))["segments"][0] == "look"
+
+
+def test_people_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    profile = load(tmp_path, LATE)
+    lines = ms.check_quality(profile).check_lines()
+    assert lines[0].startswith("start (undecided): cut or late")
+    assert "end (ok): allocated and active at the end equal" in "\n".join(lines)
+    assert not any(line.startswith("releases") for line in lines)
+    assert main(["info", str(tmp_path)]) == 0
+    assert "check of start (undecided): cut or late" in capsys.readouterr().out
+    view = TimelineView(profile, timelines(profile)[0])
+    assert any("Check of start (undecided)" in note for note in view.header()["notes"])
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1024, "ok"), (1000, "look")])
@@ -174,7 +189,7 @@ def test_the_real_recording():
 
 # -- every analysis ---------------------------------------------------------------------------------------------
 
-NOT_ANALYSES = {"export_html", "load", "load_watch", "locate_corruption", "scan", "show"}
+NOT_ANALYSES = {"explore", "export_html", "load", "load_watch", "locate_corruption", "scan", "show"}
 """Readers and views; ``locate_corruption`` takes what ``load_watch`` returns, no profile."""
 ARGUMENTS = {"check_leaks": {"mstx_info": "step"}, "live_at": {}, "align_ops": {}, "compare": {}}
 ANALYSES = sorted(
@@ -209,4 +224,5 @@ def test_every_analysis_answers_or_says_what_to_record(recording: ms.MemoryProfi
     assert found is not None
     if name == "memory_summary" and not recording.blocks["alloc_ns"].notna().any():
         return  # it has no row for a block whose allocation nobody saw, and says so
-    assert len(found.frame if hasattr(found, "frame") else found.blocks if hasattr(found, "blocks") else found)
+    tables = (getattr(found, name) for name in ("frame", "blocks", "timelines") if hasattr(found, name))
+    assert len(next(tables, found))

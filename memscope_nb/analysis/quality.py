@@ -53,6 +53,12 @@ class Quality(Result):
         hints = [vars(hint) | {"sources": list(hint.sources)} for hint in self.hints]
         return super().to_dict() | {"hints": hints, "checks": records(self.checks)}
 
+    def check_lines(self) -> list[str]:
+        """Return what speaks for a PyTorch recording or against it: the self-tests, and every check that is not ok."""
+        told = self.checks[(self.checks["verdict"] != "ok") | self.checks["check"].isin(["end", "totals", "counter"])]
+        lines = (f"{row.check} ({row.verdict}): {row.detail}" for row in told.itertuples())
+        return list(dict.fromkeys(lines))
+
     def _repr_html_(self) -> str:
         table = self.checks.to_html(escape=True, border=0, na_rep="", index=False) if len(self.checks) else ""
         return super()._repr_html_() + table

@@ -70,6 +70,7 @@ def _quality_notes(profile: MemoryProfile, line: Timeline, quality: Quality) -> 
     notes += [coverage] if coverage else []
     grain = min(frame["clock_ns"], default=0)
     notes += [f"Times have a grain of {format_duration(int(grain))}."] if grain > 1 else []
+    notes += [f"Check of {text}." for text in quality.check_lines()]
     return notes + [f"To record next time: {hint}" for hint in quality.hints]
 
 

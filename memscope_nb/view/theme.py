@@ -65,7 +65,6 @@ _LIGHT: dict[str, Any] = {
         "other": "#b4bbc3",
     },
     "no_data": "#9aa3ad",
-    "area": ["#c3cbd4", "#2a3642"],
     "hues": HUES,
     "rest": "#b4bbc3",
     "sizes": ["#dbe9f4", "#08306b"],
@@ -91,7 +90,6 @@ _DARK: dict[str, Any] = {
     "capacity": "#ff7b72",
     "layers": {**_LIGHT["layers"], "allocated": "#2b78a8", "cached": "#37556b", "other": "#5d6772"},
     "selection": "#ff8a3d",
-    "area": ["#39444f", "#d5dde5"],
     "rest": "#5d6772",
     "sizes": ["#28435c", "#c6e2f7"],
 }
@@ -100,9 +98,8 @@ _DARK: dict[str, Any] = {
 def theme_json() -> dict[str, Any]:
     """Return what the runtime needs: ``light`` and ``dark`` colours, ready for JSON.
 
-    ``css`` becomes custom properties ``--ms-…`` on the viewer's root, ``area`` is the ramp of live bytes from little
-    to much, ``hues``, ``rest`` and ``sizes`` colour bars by operator, owner or size, ``bands`` the groups of stacked
-    areas, the rest colours Bokeh glyphs.
+    ``css`` becomes custom properties ``--ms-…`` on the viewer's root; ``hues``, ``rest`` and ``sizes`` colour bars by
+    operator, owner or size, and bands of stacked areas; the rest colours Bokeh glyphs.
     """
     return {"light": _LIGHT, "dark": _DARK}
 

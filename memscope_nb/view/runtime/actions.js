@@ -2,7 +2,7 @@
 
 import { buildLegend, drawOverview } from "./curve.js";
 import { safeHref } from "./dom.js";
-import { lifeTest, newFilters } from "./filters.js";
+import { lifeTest } from "./filters.js";
 import { offset, offsetAbout } from "./format.js";
 import { clientBox } from "./gantt.js";
 import { windowHash } from "./hash.js";
@@ -152,10 +152,6 @@ function addRows(viewer) {
     /** Set other filters: `minSize`, `life`, `classes`, `owners`. */
     setFilters(some) {
       Object.assign(viewer.filters, some);
-      redrawRows();
-    },
-    clearFilters() {
-      viewer.filters = newFilters(timeline.header);
       redrawRows();
     },
     setTop(n) {

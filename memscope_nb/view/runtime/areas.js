@@ -3,7 +3,7 @@
 
 import { upperBound } from "./steps.js";
 
-export const AREA_PX = 2;
+const AREA_PX = 2;
 
 /**
  * Highest live bytes per row and column of the blocks flagged in `inArea`.

@@ -37,7 +37,7 @@ export function rasterBlocks(viewer, raster, chosen, scale) {
   const plan = { t: tops.t, total: tops.v, older: new Float64Array(width), rest: new Float64Array(width), wrong: 0 };
   plan.restBlocks = new Uint32Array(width);
   const coloursOf = blockColours(viewer);
-  const [older, rest] = [theme.older, theme.area[0]].map((hex) => pixelColour(hex));
+  const [older, rest] = [theme.older, theme.rest].map((hex) => pixelColour(hex));
   const y = (value) => height - Math.round((value - scale.low) * scale.perByte);
   sweepBlocks(series, chosen, tops.t, (column, stack) => {
     plan.older[column] = stack.older;

@@ -2,7 +2,7 @@
 
 import { bytes } from "./format.js";
 
-export const COLOURINGS = [
+const COLOURINGS = [
   { key: "class", label: "lifetime" },
   { key: "operator", label: "operator" },
   { key: "owner", label: "owner" },

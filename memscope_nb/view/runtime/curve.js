@@ -5,7 +5,7 @@ import { bytes, duration, offset } from "./format.js";
 import { withCapacity } from "./layers.js";
 import { highest, lowest, stepArea, stepLine, thinSteps } from "./steps.js";
 
-export const LEDGER_TEXT = {
+const LEDGER_TEXT = {
   allocated: "allocated",
   active: "active",
   reserved: "reserved",
@@ -16,7 +16,7 @@ const MOST_FOLD_LABELS = 40;
 const LEAST_FOLD_PX = 12; // that the text of a fold needs
 
 /** Thinned curves that a view shows: the ledgers that exist and are switched on, and the older band. */
-export function visibleCurves(viewer) {
+function visibleCurves(viewer) {
   const { timeline, series, view, hidden } = viewer;
   const all = { ...series.curves, ...(timeline.resident ? { resident: timeline.resident } : {}) };
   const shown = {};

@@ -19,7 +19,7 @@ export function newFilters(header) {
  * @returns a test of one text, null for an empty search
  * @throws SyntaxError for a pattern that is none
  */
-export function textTest(text) {
+function textTest(text) {
   const pattern = /^\/(.+)\/(i?)$/.exec(text);
   if (pattern) {
     const expression = new RegExp(pattern[1], "i");

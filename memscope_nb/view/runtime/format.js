@@ -118,7 +118,7 @@ export function parseTime(text, origin) {
 }
 
 /** Read a number of ms from an input: ns, or NaN. */
-export function parseMilliseconds(text) {
+function parseMilliseconds(text) {
   const plain = text.replace(/[\s,]/g, "").replace(/ms$/, "");
   return /^-?\d+(\.\d*)?$|^-?\.\d+$/.test(plain) ? Math.round(Number(plain) * 1e6) : NaN;
 }

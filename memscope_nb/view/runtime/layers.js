@@ -6,7 +6,7 @@ import { placeCurve } from "./series.js";
 import { highest, stepArea, stepLine, storedSteps, thinSteps, upperBound, valueAt } from "./steps.js";
 
 /** Most layers that the figure has glyphs for. */
-export const MAX_LAYERS = 6;
+const MAX_LAYERS = 6;
 
 /** Stack the stored layers: `top[i]` is the upper edge of layer i as a step curve. */
 export function buildLayers(header, columns) {

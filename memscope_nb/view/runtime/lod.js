@@ -2,7 +2,7 @@
 
 import { upperBound } from "./steps.js";
 
-export const BAR_BUDGET = 6000;
+const BAR_BUDGET = 6000;
 const LANE_MIN_PX = 3;
 const WIDTHS = 512;
 const HEIGHT_PX = 660;

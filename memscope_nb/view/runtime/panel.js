@@ -12,7 +12,7 @@ const KINDS = [
 ];
 
 /** Frames of a block's stack, its site (-1 unknown) and how it was found. */
-export function stackOf(viewer, block) {
+function stackOf(viewer, block) {
   const { header } = viewer.timeline;
   const stack = viewer.series.stack[block] - 1;
   if (stack < 0) return { frames: [], site: -1, kind: KINDS[0] };

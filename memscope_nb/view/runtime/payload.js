@@ -1,7 +1,7 @@
 // The payload's binary form: see view/codec.py. Bytes in, header and typed arrays out.
 
 /** Undo gzip. */
-export async function gunzip(packed) {
+async function gunzip(packed) {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

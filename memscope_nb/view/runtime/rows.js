@@ -12,7 +12,7 @@ function groupingLabel(viewer) {
 }
 
 /** Words for the instant that the rows are ranked by. */
-export function focusText(viewer) {
+function focusText(viewer) {
   const { focus, series } = viewer;
   if (!focus.isPeak) return `at ${offset(focus.true)}`;
   return series.peakIsRecorded ? "at the peak" : "at this part's peak";

@@ -47,7 +47,7 @@ function curvesOf(series, header, columns, k) {
 }
 
 /** The instant of the highest value of a curve: `[t, v]`, the first of equal ones. */
-export function peakOf(curve) {
+function peakOf(curve) {
   let best = -1;
   for (let i = 0; i < curve.v.length; i += 1) if (best < 0 ? !Number.isNaN(curve.v[i]) : curve.v[i] > curve.v[best]) best = i;
   return best < 0 ? null : [curve.t[best], curve.v[best]];

@@ -23,7 +23,7 @@ function stackKeys({ timeline, series }) {
 }
 
 function bandColour({ theme, timeline }, key, band, k) {
-  if (band.own === "rest") return theme.area[0];
+  if (band.own === "rest") return theme.rest;
   if (band.own === "hidden") return theme.css.border;
   if (key === "class") return theme.classes[timeline.header.classes[band.group].key] ?? theme.older;
   return theme.bands[k % theme.bands.length];

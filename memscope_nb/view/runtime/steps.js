@@ -26,7 +26,7 @@ export function storedSteps(times, values, base = 0) {
 }
 
 /** Order of non-negative integers below 2**53, stable: radix sort on 16-bit digits. */
-export function sortOrder(values) {
+function sortOrder(values) {
   const n = values.length;
   let largest = 0;
   for (let i = 0; i < n; i += 1) if (values[i] > largest) largest = values[i];

@@ -24,8 +24,7 @@ export function applyTheme(viewer, name) {
   for (const [key, value] of Object.entries(theme.layers)) set(`layer-${key}`, value);
   set("capacity", theme.capacity);
   set("line-older", theme.older);
-  set("area-low", theme.area[0]);
-  set("area-high", theme.area[1]);
+  set("rest", theme.rest);
   colourFigures(viewer.figures, theme, viewer.timeline.layers);
   viewer.colours = null;
   viewer.onColours?.();

@@ -3,7 +3,6 @@
 
 import { upperBound } from "./steps.js";
 
-export const TIME_MODES = ["true", "folded", "steps"];
 const FOLD_SHARE = 0.018; // width of a folded stretch, as a share of all that is not folded
 const BETWEEN_SHARE = 0.1; // most width between two steps, as a share of a step
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -170,3 +172,17 @@ def test_a_pool_may_count_the_released_block_at_its_release_only_if_it_is_the_gr
     blocks = p.blocks.assign(pool=p.blocks["pool"].cat.rename_categories({"PTA": pool}))
     check = balance(next(iter_series(replace(p, totals=totals, blocks=blocks))))
     assert (check.n_rises > 0) == (pool == "PTA")
+
+
+def test_series_are_made_once_and_die_with_their_profile():
+    profile = profile_of([(T, T + 10, 512), (T + 5, T + 20, 1024)])
+    first, again = list(iter_series(profile)), list(iter_series(profile))
+    assert all(a is b for a, b in zip(first, again, strict=True))
+    part = profile.select(min_bytes=1000)
+    (other,) = iter_series(part)
+    assert len(other.rows) == 1
+    assert len(first[0].rows) == 2
+    watched = weakref.ref(profile)
+    del profile
+    gc.collect()
+    assert watched() is None

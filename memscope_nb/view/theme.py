@@ -99,7 +99,7 @@ def theme_json() -> dict[str, Any]:
     """Return what the runtime needs: ``light`` and ``dark`` colours, ready for JSON.
 
     ``css`` becomes custom properties ``--ms-…`` on the viewer's root; ``hues``, ``rest`` and ``sizes`` colour bars by
-    operator, owner or size, and bands of stacked areas; the rest colours Bokeh glyphs.
+    operator, owner or size, ``bands`` the groups of stacked areas; the others colour Bokeh glyphs.
     """
     return {"light": _LIGHT, "dark": _DARK}
 

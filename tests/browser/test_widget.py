@@ -281,6 +281,30 @@ def test_bokeh_is_loaded_once_and_disturbs_no_other(notebook: Notebook) -> None:
     assert notebook.viewer("viewer.host.Bokeh.version.length > 3") is True
 
 
+def test_hostile_names_are_inert(notebook: Notebook) -> None:
+    notebook.run(
+        """
+from dataclasses import replace
+evil = "$$x$$</style><img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
+texts = {"name": {"aten::clone": evil}, "pool": {"PTA": evil}}
+blocks = p.blocks.assign(**{k: p.blocks[k].cat.rename_categories(names) for k, names in texts.items()})
+totals = p.totals.assign(component=p.totals["component"].cat.rename_categories({"PTA": evil}))
+hostile = replace(p, blocks=blocks, totals=totals, sources=p.sources.assign(role=evil, run=evil))
+"""
+    )
+    notebook.show("fresh(hostile)")
+    assert notebook.read("len(v.select(evil))") > 3
+    notebook.wait_viewer("viewer.selection.length > 3")
+    text = notebook.page.locator(".widget-html-content").first
+    notebook.wait("async () => document.querySelector('.widget-html-content').textContent.includes('onerror')")
+    assert "$$x$$</style><img" in text.inner_text()
+    options = " ".join(notebook.page.locator(".widget-dropdown option").all_inner_texts())
+    assert "<script>window.hacked=1</script>" in options.replace("\u00a0", " ")
+    assert notebook.js("window.hacked") is None
+    inside = ".jp-OutputArea-output"
+    assert notebook.js(f"document.querySelectorAll('{inside} img, {inside} script, mjx-container').length") == 0
+
+
 def test_saved_notebook_holds_no_data(notebook: Notebook) -> None:
     notebook.run(
         """

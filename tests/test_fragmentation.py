@@ -153,6 +153,9 @@ def test_ranges_never_join_across_segments(tmp_path: Path):
     found = at_end(tmp_path, [left, right])
     assert found.frame[["verdict", "largest_bytes", "fits_without"]].iloc[0].tolist() == ["fragmented", 6 * MIB, False]
     assert found.ranges["size_bytes"].tolist() == [6 * MIB, 6 * MIB]
+    left = pool(block(64 * MIB, 2 * MIB), total=10 * MIB)
+    right = pool(block(82 * MIB, 2 * MIB), at=74 * MIB, total=10 * MIB)
+    assert "merge" not in set(at_end(tmp_path, [left, right]).fits["route"])  # 20 MiB only together, 10 each
     whole = pool(block(84 * MIB - MIB, 2 * MIB), total=40 * MIB)
     row = at_end(tmp_path, [whole]).frame.iloc[0]  # one mapping over the same addresses
     assert row["usable_bytes"] > 0
@@ -170,6 +173,18 @@ def test_the_cheapest_blocks_stand_in_the_way(tmp_path: Path):
     assert fits["release"] == [b["address"] for b in blocks]  # the whole segment, 9 of 40 MiB in use
     sides = found.pins.set_index("addr")[["idle_before_bytes", "idle_after_bytes", "idle_bytes"]] // MIB
     assert sides.to_numpy().tolist() == [[10, 13, 23], [2, 10, 12], [6, 2, 8]]
+
+
+def test_fewer_bytes_count_before_fewer_blocks(tmp_path: Path):
+    at, small = 64 * MIB, MIB + 512
+    blocks = [
+        block(at + 6 * MIB, small), block(at + 8 * MIB, small), block(at + 16 * MIB, 9 * MIB),
+        block(at + 30 * MIB, 8 * MIB),
+    ]  # fmt: skip
+    # [6][s][1-][s][7-][9 used][5][8 used][2]: 16 MiB without the two small ones, 21 without the one of 9.
+    found = at_end(tmp_path, [pool(*blocks, total=40 * MIB)], [oom(5, 16 * MIB)])
+    merge = found.fits[found.fits["route"] == "merge"]
+    assert merge["addr"].tolist() == [at + 6 * MIB, at + 8 * MIB]
 
 
 def test_memory_that_is_simply_in_use_is_not_pinned(tmp_path: Path):
@@ -343,6 +358,26 @@ def test_a_rest_that_the_allocator_does_not_split_off_belongs_to_the_block(tmp_p
     trace[0]["size"] = trace[2]["size"] = trace[3]["size"] = 19 * MIB - 512
     row = ms.fragmentation(load(tmp_path, snapshot([trace], [pool()]))).at("oom").frame.iloc[0]
     assert (row["allocated_bytes"], row["idle_bytes"]) == (19 * MIB - 512, MIB + 512)
+
+
+def test_small_and_growing_segments_split_every_rest_off(tmp_path: Path):
+    a, b = 64 * MIB, 256 * MIB
+    trace = [
+        entry("alloc", a, 600_000, 1), entry("alloc", b, 19 * MIB, 2), oom(5, 30 * MIB), *free(a, 600_000, 6),
+        *free(b, 19 * MIB, 7),
+    ]  # fmt: skip
+    state = [pool(total=MIB, segment_type="small"), pool(at=b, is_expandable=True)]
+    row = ms.fragmentation(load(tmp_path, snapshot([trace], state))).at("oom").frame.iloc[0]
+    assert row["allocated_bytes"] == 600_064 + 19 * MIB
+    assert row["n_estimated"] == 2
+
+
+def test_a_segment_that_came_later_is_not_there_yet(tmp_path: Path):
+    trace = [oom(1, 30 * MIB), entry("segment_alloc", 256 * MIB, 20 * MIB, 5)]
+    found = ms.fragmentation(load(tmp_path, snapshot([trace], [pool(), pool(at=256 * MIB)]))).at("oom")
+    assert found.frame["reserved_bytes"].tolist() == [20 * MIB]
+    assert any("rebuilt by going back" in line for line in found.caveats)
+    assert set(found.checks["kind"]) == {"history"}
 
 
 def test_several_failures(tmp_path: Path):

@@ -166,7 +166,7 @@ def test_visible_passes_the_filters_of_the_browser(shown: Notebook) -> None:
     shown.viewer("viewer.setFilters({ minSize: 2 ** 24 })")
     shown.settle()
     assert shown.read("int(v.visible['size_bytes'].min())") >= 1 << 24
-    shown.viewer("viewer.clearFilters()")
+    shown.viewer("[viewer.setFilters({ minSize: 0 }), viewer.setFilter('')]")
     shown.settle()
     assert shown.read("len(v.visible)") == everything
 
@@ -367,6 +367,11 @@ def test_opened_and_closed_leaves_nothing(notebook: Notebook) -> None:
     before = _metrics(notebook.page)
     for _ in range(CYCLES):
         open_and_close()
+    for _ in range(3):  # closed before it is drawn
+        notebook.run("fresh(small)", cell=1)
+        notebook.run("v.close()", cell=1)
+    notebook.page.wait_for_function(f"{REGISTRY}.hubs.size === 0")
+    notebook.page.wait_for_function("document.querySelectorAll('.memscope').length === 0")
     after = _metrics(notebook.page)
     assert notebook.js("[kept.length, kept.filter(one => one.deref()).length]") == [3 * (CYCLES + 1), 0]
     assert notebook.js("document.querySelectorAll('.bk-Notifications, .memscope').length") == 0

@@ -2,8 +2,11 @@
 // The other end is notebook/link.py. Sent to the page with the rest of the kit; widget.js is what the notebook knows.
 
 const DELAY_MS = 250;
+const LOST_MS = 10_000; // an answer that takes longer was lost with the connection
 
 const bytesOf = (view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+/** Ids that Python sent; some hosts drop a buffer that is empty. */
+const idsOf = (buffer) => (buffer ? new Float64Array(bytesOf(buffer).slice().buffer) : new Float64Array(0));
 const same = (a, b) => a.length === b.length && a.every((value, i) => value === b[i]);
 
 /** Whether a viewer shows a range: on its axis, which may fold time, half a unit is far below a pixel. */
@@ -31,7 +34,7 @@ export async function buildKit(buffers, importText) {
 function openHub(model, kit, signal) {
   const id = Math.random().toString(36).slice(2);
   const hub = { views: new Set(), scene: null, active: null };
-  let [timer, waiting, again] = [0, false, false];
+  let [timer, waiting, again] = [0, 0, false]; // waiting: since when for an answer, 0 = not
   let sent = null;
 
   const send = (content, buffers = []) => {
@@ -47,7 +50,7 @@ function openHub(model, kit, signal) {
     timer = 0;
     const view = hub.active?.viewer ? hub.active : [...hub.views].find((one) => one.viewer);
     if (!view || view.shows !== hub.scene) return;
-    if (waiting) {
+    if (waiting && performance.now() - waiting < LOST_MS) {
       again = true;
       return;
     }
@@ -58,7 +61,7 @@ function openHub(model, kit, signal) {
     const now = { key: `${hub.scene.key} ${t0} ${t1} ${hub.scene.series}`, bits };
     if (sent && sent.key === now.key && same(sent.bits, now.bits)) return;
     sent = now;
-    waiting = true;
+    waiting = performance.now();
     send({ kind: "view", t0, t1, series: hub.scene.series }, [bits]);
   };
   const reportSoon = () => {
@@ -68,20 +71,19 @@ function openHub(model, kit, signal) {
 
   const receive = (message, buffers) => {
     if (message.to && message.to !== id) return;
-    const ids = () => new Float64Array(bytesOf(buffers.at(-1)).slice().buffer);
     if (message.kind === "scene") {
       const { key, turn, range, series } = message;
-      hub.scene = { key, turn, range, series, ids: ids(), payload: bytesOf(buffers[0]) };
+      hub.scene = { key, turn, range, series, ids: idsOf(buffers[1]), payload: bytesOf(buffers[0]) };
       sent = null;
       for (const view of hub.views) view.show();
     } else if (message.kind === "state" && message.key === hub.scene?.key && message.from !== id) {
       const { turn, range, series } = message;
-      Object.assign(hub.scene, { turn, range: range ?? hub.scene.range, series, ids: ids() });
+      Object.assign(hub.scene, { turn, range: range ?? hub.scene.range, series, ids: idsOf(buffers[0]) });
       for (const view of hub.views) view.follow();
       sent = null;
       reportSoon();
     } else if (message.kind === "ack") {
-      waiting = false;
+      waiting = 0;
       if (again) reportSoon();
       again = false;
     } else if (message.kind === "problem") {
@@ -179,11 +181,7 @@ function openView(hub, kit, el, signal) {
     };
     const viewer = await kit.mount(root, scene.payload, JSON.parse(kit.figures), { host });
     Object.assign(view, { viewer, shows: scene });
-    if (closed) {
-      unmount();
-      root.remove();
-      return;
-    }
+    if (closed) return;
     viewer.refs.seriesField.hidden = true; // the widget has its own
     viewer.refs.sourceField.hidden = true;
     if (kept?.text) viewer.setFilter(kept.text, kept.where);
@@ -207,6 +205,10 @@ function openView(hub, kit, el, signal) {
       console.error(error);
     } finally {
       busy = false;
+      if (closed) {
+        unmount();
+        root.remove();
+      }
     }
   };
   /** Take over pool, range and selection of the hub. */

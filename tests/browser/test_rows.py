@@ -217,7 +217,12 @@ def test_a_click_on_the_curve_ranks_the_rows_there(show: Show) -> None:
     assert state["sum"]["older"] == made.value("older", t)
     assert state["sum"]["difference"] == 0
     assert "= allocated" in shown.page.locator(".ms-sum").inner_text()
-    assert shown.page.locator(".ms-focus").first.is_visible()
+    lines = shown.page.locator(".ms-focus:visible")
+    assert lines.count() == 2
+    shown.js("memscope.openView('map')")
+    shown.settle()
+    assert lines.count() == 2  # one on the curve, one on what lies below it
+    shown.js("memscope.openView('blocks')")
     shown.page.keyboard.press("Escape")
     shown.settle()
     assert shown.state()["rows"] == first

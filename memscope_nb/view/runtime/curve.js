@@ -11,6 +11,9 @@ const LEDGER_TEXT = {
   reserved: "reserved",
   resident: "resident",
 };
+/** Figures that show the instant that rows are ranked by. */
+export const FOCUSED = ["curve", "gantt", "stack"];
+
 const MAX_STEP_LINES = 300;
 const MOST_FOLD_LABELS = 40;
 const LEAST_FOLD_PX = 12; // that the text of a fold needs
@@ -109,9 +112,9 @@ export function foldText(viewer, u) {
 /** The instant that the rows are ranked by, where it is not the peak. */
 function drawFocus(viewer) {
   const { view, figures, refs, focus } = viewer;
-  for (const name of ["curve", "gantt"]) {
+  for (const name of FOCUSED) {
     const line = refs[`${name}Focus`];
-    line.hidden = focus.isPeak || focus.t < view.x0 || focus.t > view.x1;
+    line.hidden = focus.isPeak || refs[name].parentElement.hidden || focus.t < view.x0 || focus.t > view.x1;
     if (line.hidden) continue;
     const frame = figures.frame(name);
     place(line, { left: frame.left + ((focus.t - view.x0) / (view.x1 - view.x0)) * frame.width, top: frame.top, height: frame.height });

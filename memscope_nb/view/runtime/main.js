@@ -2,7 +2,7 @@
 
 import { addActions, clampWindow, focusAt } from "./actions.js";
 import { around, buildControls, updateInputs, updateLinks } from "./controls.js";
-import { buildLegend, drawCurve, drawOverview } from "./curve.js";
+import { buildLegend, drawCurve, drawOverview, FOCUSED } from "./curve.js";
 import { el } from "./dom.js";
 import { openFigures } from "./figures.js";
 import { newFilters } from "./filters.js";
@@ -33,10 +33,10 @@ function buildOverlays(refs) {
   refs.rowsTitle = el("div", { class: "ms-rows-title" });
   refs.noRows = el("p", { class: "ms-norows", hidden: true });
   refs.band = el("div", { class: "ms-rubber", hidden: true });
-  for (const name of ["curve", "gantt"]) refs[`${name}Focus`] = el("div", { class: "ms-focus", hidden: true });
+  for (const name of FOCUSED) refs[`${name}Focus`] = el("div", { class: "ms-focus", hidden: true });
   refs.curveOver.append(refs.gapLabels, refs.peakLabel, refs.curveFocus, refs.curveCross);
   refs.layersOver.append(refs.layersCross);
-  refs.stackOver.append(refs.stackCross);
+  refs.stackOver.append(refs.stackFocus, refs.stackCross);
   refs.ganttOver.append(refs.rowsTitle, refs.rowLabels, refs.noRows, refs.ganttFocus, refs.ganttCross, refs.band);
 }
 

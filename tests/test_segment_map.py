@@ -15,6 +15,8 @@ from test_pytorch_snapshot import MIB, STACK, T0, block, entry, free, load, segm
 from torch_splits import Splitter
 
 import memscope_nb as ms
+from memscope_nb.analysis.pool_rounding import Rounding
+from memscope_nb.analysis.pool_state import pool_state
 from memscope_nb.analysis.segment_map import free_gaps, pool_map, segment_map
 from memscope_nb.analysis.segment_ranges import compact_axis, places_on
 from memscope_nb.errors import InputError, MissingFactError
@@ -143,7 +145,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, growing=st.booleans(), lost=st.integers(0, 20), high=st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_every_instant_equals_the_allocator(
     tmp_path_factory: pytest.TempPathFactory, steps: list, growing: bool, lost: int, high: bool
 ):
@@ -172,6 +174,9 @@ def test_every_instant_equals_the_allocator(
         row = curve[columns].iloc[np.searchsorted(times, t, side="right") - 1]
         held = blocks["requested_bytes"].to_numpy()
         assert row.tolist() == [held[states == "active_allocated"].sum(), held.sum(), now["mapped"]]
+        if number % 5 == 0:  # what fragmentation() goes by, rebuilt another way
+            state = pool_state(profile, 0, "CUDA:0", "CUDA", t, rounding=Rounding())
+            assert sorted(rows(state.ranges, "addr", "size_bytes")) == sorted(rows(gaps, "addr", "size_bytes"))
         by_addr = blocks.set_index("addr")
         for gap in gaps.itertuples():
             if gap.right_block_id >= 0:
@@ -184,7 +189,7 @@ def test_every_instant_equals_the_allocator(
 
 
 @given(steps=STEPS, growing=st.booleans(), drop=st.sets(st.integers(0, 60)))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_missing_entries_never_make_blocks_overlap(
     tmp_path_factory: pytest.TempPathFactory, steps: list, growing: bool, drop: set
 ):

@@ -18,7 +18,7 @@ import pytest
 
 SIZES = {"small": 20, "300k": 120, "1M": 300, "500MB": 500}
 WRITER = Path(__file__).with_name("torch_file.py")
-MOST_MIB = {"base": 400, "per_mb": 5.0}
+MOST_MIB = {"base": 300, "per_mb": 2.5}
 """Peak of a process that loads and exports a file: at most base + per_mb × its megabytes."""
 RUN = """
 import json, resource, sys, time

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, is_open, to_int64
+from .once import once_a_profile
 
 LIFETIMES = ("open", "older", "phase", "step", "fwdbwd", "transient")
 """In order of precedence."""
@@ -25,6 +26,7 @@ LIFETIME_LABELS = {
 _BACKWARD_NAME = re.compile(r"autograd::engine|Backward\d*$")
 
 
+@once_a_profile
 def lifetimes(profile: MemoryProfile) -> pd.Categorical:
     """Return the lifetime class of every block.
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, distinct, from_int64, to_int64
+from .once import once_a_profile
 from .thin import thin_rows
 
 LEDGERS = ("allocated", "active", "reserved")
@@ -141,15 +141,14 @@ class Balance:
     """Differences within the rounding of the text, neither fall nor rise."""
 
 
-_KNOWN: WeakKeyDictionary[MemoryProfile, tuple[Series, ...]] = WeakKeyDictionary()
-"""Series of the profiles that are still in use: nearly every analysis starts from them, and tables are read-only."""
-
-
 def iter_series(profile: MemoryProfile) -> Iterator[Series]:
     """Yield every series that has blocks or pool totals, by source, then device, then size of the pool."""
-    if profile not in _KNOWN:
-        _KNOWN[profile] = tuple(_make_series(profile))
-    return iter(_KNOWN[profile])
+    return iter(_series_of(profile))
+
+
+@once_a_profile
+def _series_of(profile: MemoryProfile) -> tuple[Series, ...]:
+    return tuple(_make_series(profile))
 
 
 def _make_series(profile: MemoryProfile) -> Iterator[Series]:

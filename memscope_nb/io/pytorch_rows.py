@@ -187,17 +187,26 @@ class Rows:
         columns["time_us"].append(time_us if type(time_us) is int and 0 <= time_us < _MAX // 1000 else NO_TIME)
         columns["stream"].append(stream & _WORD if type(stream) is int else 0)
         columns["stack"].append(stack if type(stack) is Stack else -1)
-        columns["forward"].append(self._forward(found["forward_frames"]) if "forward_frames" in found else -1)
         columns["pool"].append(-1 if pool is None else self.pools[pool_text(pool)])
-        columns["label"].append(self._label(found["user_metadata"]) if "user_metadata" in found else -1)
+        if "forward_frames" in found:
+            self._put("forward", number, self._forward(found["forward_frames"]))
+        if "user_metadata" in found:
+            self._put("label", number, self._label(found["user_metadata"]))
         category = get("category")
-        columns["category"].append(self.categories[category] if type(category) is str else -1)
+        if type(category) is str:
+            self._put("category", number, self.categories[category])
         free = get("device_free")
         if type(free) is int and 0 <= free <= _MAX:
             self.device_free[number] = free
         if action == "oom" and type(found.get("stream")) is int:  # 0 is a stream: absent is something else
             self.oom_streams[number] = found["stream"] & _WORD
         return Row(number)
+
+    def _put(self, key: str, row: int, value: int) -> None:
+        """Set a value of a column that most files lack: it is as long as its last value."""
+        column = self.columns[key]
+        column.extend(_NONE * (row - len(column)))
+        column.append(value)
 
     def _label(self, text: Any) -> int:
         if type(text) is dict:  # some third-party writers; a nested value could unfold without end
@@ -223,8 +232,16 @@ class Rows:
     # -- result ---------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns without copying them."""
-        return {key: np.frombuffer(values, _DTYPES[_COLUMNS[key]]) for key, values in self.columns.items()}
+        """Return the columns without copying them; one without any value takes no memory."""
+        found: dict[str, npt.NDArray[Any]] = {}
+        for key, values in self.columns.items():
+            if key in _RARE and not values:
+                found[key] = np.broadcast_to(np.int32(-1), (self.n_rows,))
+                continue
+            if len(values) < self.n_rows:
+                values.extend(_NONE * (self.n_rows - len(values)))
+            found[key] = np.frombuffer(values, _DTYPES[_COLUMNS[key]])
+        return found
 
     def stack_frames(self, number: int) -> Frames:
         """Return the frames of a stack, innermost first."""
@@ -235,6 +252,8 @@ _COLUMNS = {
     "action": "i", "addr": "Q", "size": "q", "time_us": "q", "stream": "Q", "stack": "i", "forward": "i",
     "pool": "i", "label": "i", "category": "i",
 }  # fmt: skip
+_RARE = ("forward", "label", "category")
+_NONE = array("i", [-1])
 _DTYPES: dict[str, Any] = {"i": np.int32, "q": np.int64, "Q": np.uint64}
 
 

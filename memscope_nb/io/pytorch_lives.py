@@ -238,7 +238,7 @@ def find_levels(lives: Lives, action: npt.NDArray[np.int32], size: Int64Array, r
         np.add.at(change, alloc[alloc >= 0], sizes[alloc >= 0])
         np.subtract.at(change, last[last >= 0], sizes[last >= 0])
         before[ledger] = int(sizes[(alloc < 0) & (last != BEFORE)].sum())
-        after[ledger] = before[ledger] + np.cumsum(change)
+        after[ledger] = _summed(change, before[ledger])
         final = int(after[ledger][-1]) if len(change) else before[ledger]
         end[ledger] = final - int(sizes[last == AT_END].sum())
     if reserved_end is not None:
@@ -247,8 +247,15 @@ def find_levels(lives: Lives, action: npt.NDArray[np.int32], size: Int64Array, r
             signs[ACTIONS.index(name)] = sign
         change = signs[action] * size
         before["reserved"] = reserved_end - int(change.sum())
-        after["reserved"], end["reserved"] = before["reserved"] + np.cumsum(change), reserved_end
+        after["reserved"], end["reserved"] = _summed(change, before["reserved"]), reserved_end
     return Levels(before, after, end)
+
+
+def _summed(change: Int64Array, start: int) -> Int64Array:
+    """Turn changes into levels in place: there is one for each entry."""
+    np.cumsum(change, out=change)
+    change += start
+    return change
 
 
 def event_times(time_us: Int64Array, *, start_ns: int) -> tuple[Int64Array, str, int]:

@@ -13,7 +13,7 @@ import pandas as pd
 from ..model import Int64Array
 from ..units import format_bytes
 from .pytorch_lives import SEGMENT_SIGNS
-from .pytorch_rows import ACTIONS, Rows
+from .pytorch_rows import ACTIONS, Numbers, Rows
 from .report import ReadReport
 from .trace_sink import STEP_NAME
 
@@ -22,7 +22,7 @@ _TEXT_STEP = re.compile(r"\s+")
 
 
 def entry_marks(
-    rows: Rows, numbers: Int64Array, columns: dict[str, npt.NDArray[Any]], times: Int64Array
+    rows: Rows, numbers: Numbers, columns: dict[str, npt.NDArray[Any]], times: Int64Array
 ) -> Iterator[dict[str, Any]]:
     """Yield a mark for every entry that is no life of a block.
 
@@ -30,7 +30,7 @@ def entry_marks(
     ----------
     rows : Rows
         Of the file.
-    numbers : int64 array
+    numbers : range or int64 array
         Entries of the device.
     columns : dict of array
         Their columns.

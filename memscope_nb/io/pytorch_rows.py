@@ -10,7 +10,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ ACTIONS = (
     "segment_unmap", "oom", "snapshot", "workspace_snapshot", "annotate",
 )  # fmt: skip
 """Known actions (spec/pytorch 1.4); the numbers in ``Rows.action`` are positions here, others follow."""
+
+Numbers: TypeAlias = "range | npt.NDArray[np.int64]"
+"""Entries of a device, in order."""
 
 NO_TIME = 0
 MAX_FORWARD = 4096
@@ -241,6 +244,12 @@ class Rows:
             if len(values) < self.n_rows:
                 values.extend(_NONE * (self.n_rows - len(values)))
             found[key] = np.frombuffer(values, _DTYPES[_COLUMNS[key]])
+        return found
+
+    def take_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns and forget them: their memory is free once nobody uses the arrays any more."""
+        found = self.arrays()
+        self.columns = {}
         return found
 
     def stack_frames(self, number: int) -> Frames:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ..errors import InputError
@@ -20,7 +21,7 @@ from .pytorch_find import TorchCollection
 from .pytorch_lives import ALLOC, event_times
 from .pytorch_marks import annotation_marks, entry_marks, marks_frame
 from .pytorch_open import read_document
-from .pytorch_rows import ACTIONS, Rows, row_numbers
+from .pytorch_rows import ACTIONS, Numbers, Rows, row_numbers
 from .pytorch_segments import State, read_segments, segments_frame
 from .pytorch_tables import DeviceHistory, pool_tables
 from .report import OnBytes, ReadReport, ignore_bytes
@@ -61,11 +62,19 @@ class DeviceRead:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """History of one device: numbers of its entries in the file, and columns of what they say."""
+
+    numbers: Numbers = range(0)
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=lambda: Rows().take_arrays())
+
+
+@dataclass(frozen=True)
 class _Snapshot:
-    """What is in a file, by device."""
+    """What is in a file, by device. A trace is taken out when its device is read, so that its columns can go."""
 
     rows: Rows
-    traces: dict[int, Int64Array]
+    traces: dict[int, Trace]
     states: dict[int, State] | None
     annotations: Any
     backend: str
@@ -123,7 +132,7 @@ def _parts(top: Any, rows: Rows, report: ReadReport, name: str) -> _Snapshot:
         raise InputError(f"{name}: {shape}, not a memory snapshot (segments, device_traces)")
     listed = top.get("device_traces")
     try:
-        traces = _traces(top.get("host_traces"), listed if type(listed) is list else [], rows)
+        numbers = _entries(top.get("host_traces"), listed if type(listed) is list else [], rows)
         states = _states(top, rows, report)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
@@ -131,34 +140,51 @@ def _parts(top: Any, rows: Rows, report: ReadReport, name: str) -> _Snapshot:
         report.skip("trace entries whose address or size is no usable number", rows.n_odd)
     settings = top.get("allocator_settings")
     report.facts |= _settings(settings, report)
+    traces = _traces(rows, numbers)
     return _Snapshot(
         rows,
         traces,
         states,
         _listed(top, "external_annotations"),
-        _backend(rows, np.concatenate(list(traces.values())) if traces else None, settings, report),
+        _backend(rows, [trace.columns for trace in traces.values()], settings, report),
     )
 
 
-def _traces(host: Any, listed: list[Any], rows: Rows) -> dict[int, Int64Array]:
-    """Entries of each device that has some; all together are not more than the file holds."""
-    traces, left = {}, rows.n_rows
+def _entries(host: Any, listed: list[Any], rows: Rows) -> dict[int, Numbers]:
+    """Numbers of the entries of each device that has some; all together are not more than the file holds."""
+    found: dict[int, Numbers] = {}
+    left = rows.n_rows
     for device, trace in [*enumerate(listed), (HOST, host)]:
         numbers = row_numbers(trace, left)
         left -= len(numbers)
         if len(numbers):
-            traces[device] = numbers
+            found[device] = _as_range(numbers)
+    return found
+
+
+def _as_range(numbers: Int64Array) -> Numbers:
+    """Entries of a device mostly follow each other in the file: then their numbers take no memory."""
+    follow = (numbers[1:] == numbers[:-1] + 1).all()
+    return range(int(numbers[0]), int(numbers[-1]) + 1) if follow else numbers
+
+
+def _traces(rows: Rows, found: dict[int, Numbers]) -> dict[int, Trace]:
+    """Part the columns by device; they are copied only where the entries do not follow each other."""
+    columns, traces = rows.take_arrays(), {}
+    for device, numbers in found.items():
+        chosen = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        traces[device] = Trace(numbers, {key: values[chosen] for key, values in columns.items()})
     return traces
 
 
-def _backend(rows: Rows, entries: Int64Array | None, settings: Any, report: ReadReport) -> str:
+def _backend(rows: Rows, traces: Sequence[dict[str, Any]], settings: Any, report: ReadReport) -> str:
     """Tell whose memory it is; nothing in the file says so (spec 1.8): entries, file names of frames, then habits."""
     backend, known_by = "CUDA", "assumed"
-    if entries is not None:
-        columns = rows.arrays()
-        timed = bool((columns["time_us"][entries] > 0).any())
-        pooled = bool((columns["pool"][entries] >= 0).any())
-        if (columns["action"][entries] == _WORKSPACE).any() or "torch_npu" in rows.backends:
+    if traces:
+        timed = any((columns["time_us"] > 0).any() for columns in traces)
+        pooled = any((columns["pool"] >= 0).any() for columns in traces)
+        workspace = any((columns["action"] == _WORKSPACE).any() for columns in traces)
+        if workspace or "torch_npu" in rows.backends:
             backend, known_by = "NPU", "entries" if "torch_npu" not in rows.backends else "frames"
         elif "torch/xpu" in rows.backends:
             backend, known_by = "XPU", "frames"
@@ -216,37 +242,30 @@ def _settings(found: Any, report: ReadReport) -> dict[str, Any]:
 def _device(snapshot: _Snapshot, device: int, collection: TorchCollection, report: ReadReport) -> SnapshotTables:
     rows, name = snapshot.rows, "CPU" if device == HOST else f"{snapshot.backend}:{device}"
     pool = "HOST" if device == HOST else POOLS[snapshot.backend]
-    numbers = snapshot.traces.get(device, np.empty(0, dtype=np.int64))
-    chosen = _as_slice(numbers)
-    columns = {key: values[chosen] for key, values in rows.arrays().items()}
-    n_front, workspace = _workspace_front(columns["action"], columns["addr"])
-    numbers, columns = numbers[n_front:], {key: values[n_front:] for key, values in columns.items()}
-    _tell_unknown(columns["action"], list(rows.actions), report)
+    trace = snapshot.traces.pop(device, Trace())
+    n_front, workspace = _workspace_front(trace.columns["action"], trace.columns["addr"])
+    trace = Trace(trace.numbers[n_front:], {key: values[n_front:] for key, values in trace.columns.items()})
+    n_entries = len(trace.numbers)
+    _tell_unknown(trace.columns["action"], list(rows.actions), report)
     start = (1 + collection.ordinal) * ORDER_SPACE_NS
-    times, axis, n_back = event_times(columns["time_us"], start_ns=start)
-    history = DeviceHistory(rows, columns, times, (int(times[0]) - 1, int(times[-1])) if len(times) else (start, start))
-    _tell_axis(axis, n_back, len(times), report)
-    report.facts["state_ns"] = history.window[1]
+    times, axis, n_back = event_times(trace.columns.pop("time_us"), start_ns=start)
+    window = (int(times[0]) - 1, int(times[-1])) if n_entries else (start, start)
+    _tell_axis(axis, n_back, n_entries, report)
+    report.facts["state_ns"] = window[1]
     state = None if snapshot.states is None else snapshot.states.get(device, State())
     main, side = state.split(workspace) if state is not None else (None, State())
+    marks = [*entry_marks(rows, trace.numbers, trace.columns, times)]
+    history = DeviceHistory(rows, trace.columns | {"t_ns": times}, window)
+    del trace, times  # the history alone has them now, and is used up below
     parts = [pool_tables(history, main, name, pool, report)]
     if side.segments:
-        no_entries = DeviceHistory(rows, {k: v[:0] for k, v in columns.items()}, times[:0], history.window)
-        parts.append(pool_tables(no_entries, side, name, WORKSPACE, report))
+        parts.append(pool_tables(DeviceHistory.without_entries(rows, window), side, name, WORKSPACE, report))
     states = {pool: main or State()} | ({WORKSPACE: side} if side.segments else {})
-    marks = [*entry_marks(rows, numbers, columns, times)]
-    timed = history.window if axis == "time" and len(times) else None
+    timed = window if axis == "time" and n_entries else None
     marks += annotation_marks(snapshot.annotations, device, timed, report)
     tables = _compact(parts, marks_frame(marks, name), segments_frame(states, name), history)
-    _tell_lacks(tables, len(times), report)
+    _tell_lacks(tables, n_entries, report)
     return tables
-
-
-def _as_slice(numbers: Int64Array) -> Any:
-    """Entries of a device mostly follow each other in the file: then nothing needs to be copied."""
-    if not len(numbers) or (np.diff(numbers) != 1).any():
-        return numbers
-    return slice(int(numbers[0]), int(numbers[-1]) + 1)
 
 
 def _workspace_front(action: Any, addr: Any) -> tuple[int, set[int]]:

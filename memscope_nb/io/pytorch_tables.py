@@ -25,13 +25,21 @@ NO_SEGMENTS = (
 
 @dataclass(frozen=True)
 class DeviceHistory:
-    """The trace of one device: columns of its entries, their times, and the window."""
+    """The trace of one device: columns of its entries, and the window.
+
+    A column goes when nothing needs it any more: a million entries and their tables are not there at the same time.
+    """
 
     rows: Rows
     columns: dict[str, npt.NDArray[Any]]
-    times: Int64Array
+    """Those of :class:`.pytorch_rows.Rows`, with ``t_ns`` for the time."""
     window: tuple[int, int]
     """From right before the first entry: the state there is known, too."""
+
+    @classmethod
+    def without_entries(cls, rows: Rows, window: tuple[int, int]) -> DeviceHistory:
+        """Return an empty history."""
+        return cls(rows, Rows().take_arrays() | {"t_ns": np.empty(0, dtype=np.int64)}, window)
 
 
 def pool_tables(
@@ -42,7 +50,7 @@ def pool_tables(
     Parameters
     ----------
     history : DeviceHistory
-        The trace.
+        The trace; its columns are used up.
     state : State, optional
         The segments at the end; ``None`` if the file has none at all.
     device, pool : str
@@ -50,11 +58,10 @@ def pool_tables(
     report : ReadReport
         Receives what was inferred, and how far the history and the segments contradict each other.
     """
-    columns = history.columns
-    lives = find_lives(
-        columns["action"], columns["addr"], columns["size"], columns["label"], None if state is None else state.blocks
-    )
-    levels = find_levels(lives, columns["action"], columns["size"], None if state is None else state.reserved)
+    columns, active = history.columns, None if state is None else state.blocks
+    lives = find_lives(columns["action"], columns.pop("addr"), columns["size"], columns["label"], active)
+    reserved = None if state is None else state.reserved
+    levels = find_levels(lives, columns.pop("action"), columns.pop("size"), reserved)
     for text, count in sorted(lives.counts.items()):
         report.note(text, count)
     report.facts |= {"n_older": int((np.frombuffer(lives.alloc, np.int64) < 0).sum())} if pool != "WORKSPACE" else {}
@@ -100,7 +107,7 @@ def _blocks(
             "name": pd.Categorical.from_codes(np.zeros(len(lives), np.int8), [""]),
             "stack_id": stack,
             "stack_kind": pd.Categorical.from_codes(kind, ["none", "own", "forward"]),
-            "size_bytes": size,
+            "size_bytes": size.copy(),
             "alloc_ns": from_int64(_at(history, alloc)),
             "free_ns": from_int64(_at(history, request)),
             "active_free_ns": from_int64(_at(history, done)),
@@ -109,7 +116,8 @@ def _blocks(
             "event_id": from_int64(np.where(alloc >= 0, alloc, NA_NS)),
             "free_event_id": from_int64(np.where(request >= 0, request, np.where(done >= 0, done, NA_NS))),
             "flags": np.frombuffer(lives.flags, np.uint16).copy(),
-        }
+        },
+        copy=False,
     )
     owner = _owners(history, lives, alloc)
     if owner is not None:
@@ -128,7 +136,8 @@ def _sorted(frame: pd.DataFrame, key: Int64Array) -> pd.DataFrame:
 def _at(history: DeviceHistory, positions: Int64Array) -> Int64Array:
     """Time of entries; see the constants of :mod:`.pytorch_lives` for the others."""
     start, end = history.window
-    known = history.times[np.maximum(positions, 0)] if len(history.times) else np.zeros(len(positions), np.int64)
+    entries = history.columns["t_ns"]
+    known = entries[np.maximum(positions, 0)] if len(entries) else np.zeros(len(positions), np.int64)
     times: Int64Array = np.select(
         [positions >= 0, positions == BEFORE, positions == AT_END, positions == AFTER],
         [known, np.int64(start), np.int64(end), np.int64(end + 1)],
@@ -149,10 +158,10 @@ def _stacks(
     history: DeviceHistory, lives: Lives, stack_row: Int64Array, in_state: Int64Array, state: State | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     """Stack of each block: its entry's, else the state's, else that of the forward pass; and which of them it is."""
-    own = _of_rows(history.columns["stack"], stack_row)
+    own = _of_rows(history.columns.pop("stack"), stack_row)
     of_state = np.array([block.stack for block in state.blocks] if state else [], dtype=np.int32)
     own = np.where(own < 0, _of_rows(of_state, in_state), own)
-    forward = _of_rows(history.columns["forward"], stack_row)
+    forward = _of_rows(history.columns.pop("forward"), stack_row)
     kind = np.where(own >= 0, 1, np.where(forward >= 0, 2, 0)).astype(np.int8)
     of_release = (np.frombuffer(lives.flags, np.uint16) & BlockFlag.RELEASE_STACK) != 0
     kind[of_release] = 0
@@ -171,10 +180,12 @@ def _places(
     columns, addr = history.columns, np.frombuffer(lives.addr, np.uint64)
     blocks, segments = (state.blocks, state.segments) if state else ([], [])
     stream = np.array([block.stream & 0xFFFF_FFFF_FFFF_FFFF for block in blocks] + [0], dtype=np.uint64)[in_state]
-    if len(columns["stream"]):
-        stream = np.where(stack_row >= 0, columns["stream"][np.maximum(stack_row, 0)], stream)
+    of_entries = columns.pop("stream")
+    if len(of_entries):
+        stream = np.where(stack_row >= 0, of_entries[np.maximum(stack_row, 0)], stream)
+    del of_entries
     rounded = np.array([block.rounded for block in blocks] + [NA_NS], dtype=np.int64)[in_state]
-    written = _of_rows(columns["pool"], stack_row)
+    written = _of_rows(columns.pop("pool"), stack_row)
     # Old writers name the pool on the segment only: there it is that of whoever lies at the address now.
     names = [*history.rows.pools, *(str(segment["pool_id"]) for segment in segments)]
     codes = np.where(written >= 0, written, _segment_at(addr, segments, len(history.rows.pools)))
@@ -210,10 +221,10 @@ def _owners(history: DeviceHistory, lives: Lives, alloc: Int64Array) -> pd.Categ
     rows = history.rows
     if not rows.labels and not rows.categories:
         return None
-    codes = _of_rows(history.columns["label"], alloc).astype(np.int64)
+    codes = _of_rows(history.columns.pop("label"), alloc).astype(np.int64)
     for number, label in lives.labels.items():
         codes[number] = label
-    category = _of_rows(history.columns["category"], alloc).astype(np.int64)
+    category = _of_rows(history.columns.pop("category"), alloc).astype(np.int64)
     codes = np.where((codes < 0) & (category >= 0), category + len(rows.labels), codes)
     names = [*rows.labels, *rows.categories]
     known, to_known = _distinct(names)
@@ -230,11 +241,13 @@ def _totals(history: DeviceHistory, levels: Levels, state: State | None, device:
     """
     ledgers = [key for key in LEDGERS if key in levels.after]
     start, end = history.window
-    changed = np.zeros(len(history.times), dtype=bool)
+    times = history.columns.pop("t_ns")
+    changed = np.zeros(len(times), dtype=bool)
     for key in ledgers:
         changed |= np.diff(levels.after[key], prepend=levels.before[key]) != 0
-    has_start = len(history.times) > 0
-    t = np.concatenate([_ints(start, has_start), history.times[changed], _ints(end, state is not None)])
+    has_start = len(times) > 0
+    t = np.concatenate([_ints(start, has_start), times[changed], _ints(end, state is not None)])
+    del times
     n = len(t)
     values: dict[str, Any] = {}
     for key in LEDGERS:
@@ -256,7 +269,8 @@ def _totals(history: DeviceHistory, levels: Levels, state: State | None, device:
             "t_ns": t,
             **values,
             "origin": pd.Categorical.from_codes(origin, ["recorded", "rows"]),
-        }
+        },
+        copy=False,
     )
 
 

@@ -34,6 +34,7 @@ Header
 ``capacity_bytes``      of the device, if given, else null
 ``sources``             ``[{"label", "start", "end", "status", "series"}]`` recorded windows, in time order
 ``phases``              ``[{"name", "kind", "start", "end", "peak_bytes", "floor_bytes"}]``, kind ``role`` or ``range``
+``axis_note``           what to say beside the time axis where it shows no time (recordings without times), else null
 ``steps``               ``[{"name", "start", "end"}]``
 ``idle``                ``[[start, end]]`` of the whole timeline: stretches in which nothing changes, worth folding
 ``marks``               ``[{"name", "kind", "start"}]``: instants such as marks of the program, snapshots, failures
@@ -168,6 +169,7 @@ class TimelineView:
             "title": self.line.label,
             "subtitle": self._subtitle(),
             "t0_ns": str(self.t0),
+            "axis_note": self._axis_note(),
             "span": list(self.span),
             "names": self.names,
             "owners": self.owners,
@@ -185,6 +187,14 @@ class TimelineView:
             "address_map": self.addresses.header,
             "notes": timeline_notes(self.profile, self.line, quality=self.quality),
         }
+
+    def _axis_note(self) -> str | None:
+        facts = self.profile.sources.set_index("source")["facts"]
+        axes = [(facts.at[source] or {}).get("time_axis") for source in self.line.sources]
+        if "event order" not in axes:
+            return None
+        some = "" if all(axis == "event order" for axis in axes) else ", for some of the recordings"
+        return f"order of events, no time: one entry is drawn as 1 µs{some}"
 
     def _subtitle(self) -> str:
         sources = self.profile.sources[self.profile.sources["source"].isin(self.line.sources)]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
-from browser.pages import Show, Shown
+from browser.pages import Opener, Show, Shown
 from browser.synthetic import RECORDED, SPAN, Synthetic, make
+from test_pytorch_snapshot import MIB, block, entry, free, load, segment, snapshot
+
+import memscope_nb as ms
 
 pytestmark = pytest.mark.browser
 
@@ -164,3 +168,30 @@ def test_absolute_times_can_be_typed(show: Show) -> None:
     left.fill("25:99:00")
     left.press("Enter")
     assert "UTC times" in shown.page.locator(".ms-error").inner_text()
+
+
+def test_order_of_events_is_not_shown_as_time(tmp_path: Path, opener: Opener) -> None:
+    trace = [
+        entry("segment_alloc", 1 << 30, 2 * MIB, None),
+        entry("alloc", 1 << 30, 1 * MIB, None),
+        entry("alloc", (1 << 30) + MIB, 4096, None),
+        *free((1 << 30) + MIB, 4096, None),
+    ]
+    profile = load(tmp_path, snapshot([trace], [segment(1 << 30, [block(1 << 30, MIB)])]))
+    shown = opener(ms.export_html(profile, tmp_path / "out").parent / "memory_timeline_00.html")
+    for plot in ("curve", "gantt"):
+        label = shown.js("name => memscope.figures.model(name).below[0].axis_label", plot)
+        assert label == "order of events, no time: one entry is drawn as 1 µs"
+    shown.js("memscope.selectId(memscope.series.id[0])")
+    shown.settle()
+    text = shown.page.locator(".ms-panel").inner_text()
+    assert "start\n" in text
+    assert "UTC" not in text  # no date is known
+
+
+def test_times_need_no_words(show: Show) -> None:
+    shown = show(make(200))
+    assert shown.js("memscope.figures.model('curve').below[0].axis_label") is None
+    shown.js("memscope.selectId(memscope.series.id[0])")
+    shown.settle()
+    assert "UTC" in shown.page.locator(".ms-panel").inner_text()

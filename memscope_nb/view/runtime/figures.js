@@ -56,6 +56,10 @@ export async function openFigures(Bokeh, docJson, hosts) {
         model(`${name}-box`).active = only === "zoom";
       }
     },
+    /** Say beside the axes what they show where it is no time. */
+    noteAxes(text) {
+      for (const name of ["curve", "gantt", "stack"]) for (const axis of model(name).below) axis.axis_label = text;
+    },
     /** Put the ticks at round true times, and write these. */
     followTime(timeline) {
       for (const name of PLOTS) {

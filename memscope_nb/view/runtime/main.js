@@ -194,6 +194,7 @@ export async function mount(root, payload, parts, { host = {} } = {}) {
   const { limits } = timeline;
   figures.range.setv({ bounds: limits, min_interval: LEAST_NS });
   figures.followTime(timeline);
+  figures.noteAxes(timeline.header.axis_note ?? null);
   const wanted = host.page ? readHash(window.location.hash) : null;
   const [x0, x1] = wanted ? clampWindow(...wanted.map(timeline.time.toShown), limits) : firstWindow(timeline);
   figures.range.setv({ start: x0, end: x1 });

@@ -6,7 +6,7 @@ no source can fill is absent. See design section 3 for the words (source, series
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pandas.api.types import union_categoricals
 
 from .errors import InputError
+from .joining import STACK_COLUMNS as STACK_COLUMNS
+from .joining import concat_tables as concat_tables
 from .stacks import merge_stacks, stacks_frame
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ Ledger = Literal["allocated", "active", "reserved"]
 
 SOURCE_TABLES = ("sources", "blocks", "totals", "marks", "ops", "events", "accesses", "segments")
 """The tables whose rows belong to a source."""
-STACK_COLUMNS = ("stack_id", "c_stack_id")
 
 NA_NS = np.iinfo(np.int64).min
 """Stands for an unknown value where a nullable column is turned into a plain array."""
@@ -194,37 +194,43 @@ class MemoryProfile:
     """Whether all blocks of every series are there; a selection of blocks is not."""
 
     @classmethod
-    def concat(cls, profiles: Sequence[MemoryProfile]) -> MemoryProfile:
+    def concat(cls, profiles: Iterable[MemoryProfile]) -> MemoryProfile:
         """Join profiles: sources get new numbers in the order given, blocks new ids, stacks are shared.
+
+        What an iterator yields and nobody else holds is let go column by column.
 
         Raises
         ------
         InputError
             If there is nothing to join.
         """
-        if not profiles:
-            raise InputError("no profile to join")
-        stacks, mappings = merge_stacks([profile.stacks for profile in profiles])
-        first_source = np.cumsum([0, *(len(profile.sources) for profile in profiles)])
-        first_block = np.cumsum([0, *(len(profile.blocks) for profile in profiles)])
         tables: dict[str, list[pd.DataFrame]] = {name: [] for name in SOURCE_TABLES}
-        for i, profile in enumerate(profiles):
+        all_stacks, n_sources, n_blocks, complete = list[pd.DataFrame](), 0, 0, True
+        for profile in profiles:
             numbers = profile.sources["source"].to_numpy()
             renumbered = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.int32)
-            renumbered[numbers] = np.arange(len(numbers)) + first_source[i]
+            renumbered[numbers] = np.arange(len(numbers)) + n_sources
             for name, parts in tables.items():
                 table = getattr(profile, name)
                 part = table.assign(source=renumbered[table["source"].to_numpy()])
-                for column in STACK_COLUMNS:
-                    if column in part:
-                        part[column] = mappings[i][part[column].to_numpy()]
                 if name == "blocks":
-                    part["block_id"] = np.arange(len(part), dtype=np.int64) + first_block[i]
+                    part["block_id"] = np.arange(len(part), dtype=np.int64) + n_blocks
                 if name == "accesses":
-                    part["block_id"] = _renumbered(part["block_id"], profile.blocks["block_id"], int(first_block[i]))
+                    part["block_id"] = _renumbered(part["block_id"], profile.blocks["block_id"], n_blocks)
                 parts.append(part)
-        complete = all(profile.complete for profile in profiles)
-        return cls(stacks=stacks, complete=complete, **{name: concat_tables(parts) for name, parts in tables.items()})
+            all_stacks.append(profile.stacks)
+            n_sources, n_blocks = n_sources + len(profile.sources), n_blocks + len(profile.blocks)
+            complete = complete and profile.complete
+        if not all_stacks:
+            raise InputError("no profile to join")
+        del profile, table, part
+        stacks, mappings = merge_stacks(all_stacks)
+        for parts in tables.values():
+            for part, mapping in zip(parts, mappings, strict=True):
+                for column in (name for name in STACK_COLUMNS if name in part):
+                    part[column] = mapping[part[column].to_numpy()]
+        joined = {name: concat_tables(parts, use_up=True) for name, parts in tables.items()}
+        return cls(stacks=stacks, complete=complete, **joined)
 
     @classmethod
     def from_summary(cls, frame: pd.DataFrame) -> MemoryProfile:
@@ -354,42 +360,6 @@ def is_open(blocks: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 # -- tables -----------------------------------------------------------------------------------------------------
-
-
-def concat_tables(parts: Sequence[pd.DataFrame], *, use_up: bool = False) -> pd.DataFrame:
-    """Stack tables, joining categories instead of falling back to object columns; empty parts do not matter.
-
-    ``use_up`` takes the columns out of the parts one by one, so that a large table is never there twice.
-    """
-    filled = [part for part in parts if len(part)] or list(parts[:1])
-    if len(filled) == 1:
-        return filled[0].reset_index(drop=True)
-    columns: dict[str, Any] = {}
-    for name in list(dict.fromkeys(column for part in filled for column in part.columns)):
-        like = next(part[name].dtype for part in filled if name in part)
-        take = pd.DataFrame.pop if use_up else pd.DataFrame.__getitem__
-        pieces = [take(part, name) if name in part else _absent(name, like, part.index) for part in filled]
-        if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
-            columns[name] = union_categoricals(_with_equal_categories(pieces))
-        else:
-            columns[name] = pd.concat(pieces, ignore_index=True)
-    return pd.DataFrame(columns, copy=False)
-
-
-def _with_equal_categories(pieces: Sequence[pd.Series]) -> Sequence[pd.Series]:
-    """Give all pieces categories of one dtype: those of an empty column have another one than text."""
-    if len({piece.cat.categories.dtype for piece in pieces}) == 1:
-        return pieces
-    return [piece.cat.rename_categories(piece.cat.categories.astype(object)) for piece in pieces]
-
-
-def _absent(name: str, dtype: Any, index: pd.Index) -> pd.Series:
-    """Values of a column that a table lacks while another one has it."""
-    if name in STACK_COLUMNS:
-        return pd.Series(-1, index=index, dtype="int32")
-    if isinstance(dtype, pd.CategoricalDtype):
-        return pd.Series(pd.Categorical([None] * len(index), dtype.categories[:0]), index=index)
-    return pd.Series(pd.NA, index=index, dtype=dtype if str(dtype).startswith("UInt") else "Int64")
 
 
 def _renumbered(ids: pd.Series, old: pd.Series, first: int) -> Int64Array:

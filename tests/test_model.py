@@ -78,3 +78,15 @@ def test_tables_are_not_changed_by_analyses():
     ms.live_at(p, T + 5)
     for name, table in before.items():
         pd.testing.assert_frame_equal(getattr(p, name), table)
+
+
+def test_joining_large_tables_takes_nothing_from_the_profiles(monkeypatch: pytest.MonkeyPatch):
+    parts = [profile_of([(T + k, T + 20, 512 + k)], names=["x"]) for k in range(3)]
+    names = [list(part.blocks.columns) for part in parts]
+    small = MemoryProfile.concat(parts)
+    monkeypatch.setattr("memscope_nb.joining.LARGE", 0)
+    large = MemoryProfile.concat(part for part in [*parts])
+    assert [list(part.blocks.columns) for part in parts] == names
+    for name in ("sources", "blocks", "totals", "stacks"):
+        pd.testing.assert_frame_equal(getattr(large, name), getattr(small, name))
+    assert large.blocks["size_bytes"].tolist() == [512, 513, 514]

@@ -7,6 +7,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import memscope_nb as ms
 
 N_ENTRIES = 60_000
@@ -17,26 +19,28 @@ MOST_BYTES = 1 << 20
 TABLES = ("blocks", "totals", "marks", "stacks", "segments")
 
 
-def _history(n_entries: int) -> list[dict[str, Any]]:
+def _history(n_entries: int, first: int) -> list[dict[str, Any]]:
     """Blocks that live one at a time: three entries each."""
     frames = [[{"filename": "model.py", "line": k, "name": f"forward_{k}"}] for k in range(50)]
     entries: list[dict[str, Any]] = []
     for k in range(n_entries // 3):
-        entry = {"addr": (1 << 40) + k % 7 * 4096, "size": 512 + k % 1000, "stream": 0, "frames": frames[k % 50]}
+        entry = {"addr": first + k % 7 * 4096, "size": 512 + k % 1000, "stream": 0, "frames": frames[k % 50]}
         for step, action in enumerate(("alloc", "free_requested", "free_completed")):
             entries.append({"action": action, **entry, "time_us": 1_700_000_000_000_000 + 3 * k + step})
     return entries
 
 
-def _written(folder: Path, n_entries: int) -> Path:
+def _written(folder: Path, n_entries: int, n_devices: int) -> Path:
     path = folder / f"{n_entries}.pickle"
-    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [_history(n_entries)]}, protocol=4))
+    traces = [_history(n_entries // n_devices, (device + 1) << 40) for device in range(n_devices)]
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": traces}, protocol=4))
     return path
 
 
-def test_a_load_takes_little_beside_its_tables(tmp_path: Path) -> None:
-    ms.load(_written(tmp_path, 300))  # what is imported and kept once is not counted
-    path = _written(tmp_path, N_ENTRIES)
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_a_load_takes_little_beside_its_tables(tmp_path: Path, n_devices: int) -> None:
+    ms.load(_written(tmp_path, 300, n_devices))  # what is imported and kept once is not counted
+    path = _written(tmp_path, N_ENTRIES, n_devices)
     tracemalloc.start()
     try:
         profile = ms.load(path)

@@ -16,6 +16,7 @@ from ..model import MemoryProfile, is_open
 from .ascend import Collection
 from .cache import cache_folder
 from .discover import Paths, discover
+from .heap import give_back
 from .parallel import read_each, reads_in_workers
 from .progress import Progress
 from .pytorch_repeats import mark_repeats
@@ -149,10 +150,16 @@ def _rank_text(rank: int | None) -> str:
 # -- one profile from many reads --------------------------------------------------------------------------------
 
 
-def assemble(reads: Sequence[SourceRead]) -> MemoryProfile:
-    """Join all tables; sources are numbered by run, rank and time, the collections of a role in time."""
+def assemble(reads: list[SourceRead]) -> MemoryProfile:
+    """Join all tables; sources are numbered by run, rank and time, the collections of a role in time.
+
+    The list is empty afterwards: tables are let go as they are joined.
+    """
     runs = list(dict.fromkeys(read.collection.run for read in reads))
-    joined = MemoryProfile.concat([_profile(read) for read in sorted(reads, key=lambda r: _place(r, runs))])
+    left = sorted(reads, key=lambda r: _place(r, runs))[::-1]
+    reads.clear()
+    joined = MemoryProfile.concat(_profile(left.pop()) for _ in range(len(left)))
+    give_back()
     joined.sources["collection"] = _collection_ordinals(joined.sources)
     return mark_repeats(joined)
 

@@ -25,7 +25,7 @@ ALLOC, FREE_REQUESTED, FREE_COMPLETED, FREE = (
 ANNOTATE = ACTIONS.index("annotate")
 SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
-_AT_A_TIME = 1 << 15
+_AT_A_TIME = 1 << 13
 
 UNSEEN = -1
 """Not in the trace."""

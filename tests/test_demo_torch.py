@@ -214,7 +214,7 @@ def test_the_failure_among_other_files(profile, written):
 
 
 def test_going_back_agrees_with_the_segment_map(profile):
-    """Two ways to the same gaps: the state as it was undone, and the sweep over all lives."""
+    """Two ways to the same gaps: blocks alive at an instant, and the sweep over all lives."""
     found = ms.fragmentation(profile)
     for source in profile.sources[profile.sources["kind"] == "pytorch_snapshot"].itertuples():
         times = profile.marks.loc[profile.marks["source"] == source.source, "start_ns"]
@@ -227,6 +227,29 @@ def test_going_back_agrees_with_the_segment_map(profile):
             assert sorted(zip(gaps["addr"], gaps["size_bytes"], strict=True)) == sorted(
                 zip(ranges["addr"], ranges["size_bytes"], strict=True)
             )
+            mapped = _mapped_at(profile, source.source, t)
+            assert {(a, s) for a, s in zip(gaps["segment_addr"], gaps["segment_bytes"], strict=True)} <= mapped
+            domains = found.at(t).domains
+            domains = domains[domains["source"] == source.source]
+            assert (domains["n_segments"].sum(), domains["reserved_bytes"].sum()) == (
+                len(mapped), sum(size for _, size in mapped),
+            )  # fmt: skip
+
+
+def _mapped_at(profile: ms.MemoryProfile, source: int, t: int) -> set[tuple[int, int]]:
+    """Segments (address, size) at an instant; they come and go as a whole here."""
+    table, marks = profile.segments, profile.marks
+    mapped = set(table.loc[table["source"] == source, ["addr", "size_bytes"]].itertuples(index=False, name=None))
+    later = marks[(marks["source"] == source) & (marks["kind"] == "segment") & (marks["start_ns"] > t)]
+    for mark in later.sort_values("start_ns", kind="stable", ascending=True)[::-1].itertuples():
+        one = (mark.attrs["addr"], mark.attrs["size_bytes"])
+        if mark.name == "segment_alloc":
+            mapped.remove(one)
+        else:
+            assert mark.name == "segment_free"
+            assert one not in mapped
+            mapped.add(one)
+    return mapped
 
 
 def test_the_trace_is_read_as_it_was(profile, written):

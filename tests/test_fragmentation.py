@@ -350,6 +350,75 @@ def test_pages_that_were_unmapped_join_their_neighbours(tmp_path: Path):
     assert found.at("oom").domains["n_segments"].tolist() == [1]
 
 
+def test_what_grows_is_of_the_segment_that_it_touches(tmp_path: Path):
+    """Not of the next one of its stream, which may serve the other half of the pool."""
+    a, b = 64 * MIB, 256 * MIB
+    state = [
+        pool(block(a, 512), total=2 * MIB, segment_type="small", is_expandable=True),
+        pool(block(b, 20 * MIB), at=b, is_expandable=True),
+    ]
+    trace = [oom(1, 30 * MIB), entry("segment_unmap", a + 2 * MIB, 4 * MIB, 5)]
+    domains = ms.fragmentation(load(tmp_path, snapshot([trace], state))).at("oom").domains
+    assert domains[["segment_type", "n_segments", "reserved_bytes"]].to_numpy().tolist() == [
+        ["large", 1, 20 * MIB], ["small", 1, 6 * MIB],
+    ]  # fmt: skip
+    trace[1]["addr"] = b - 2 * MIB
+    trace[1]["size"] = 2 * MIB  # touches the large one
+    domains = ms.fragmentation(load(tmp_path, snapshot([trace], state))).at("oom").domains
+    assert domains["reserved_bytes"].tolist() == [22 * MIB, 2 * MIB]
+
+
+def test_growing_segments_that_the_file_lists_side_by_side_are_two(tmp_path: Path):
+    a = 64 * MIB
+    state = [pool(is_expandable=True), pool(block(a + 22 * MIB, 512), at=a + 20 * MIB, is_expandable=True)]
+    trace = [oom(1, 30 * MIB), entry("segment_alloc", 256 * MIB, 20 * MIB, 5), oom(9, 30 * MIB)]
+    found = ms.fragmentation(load(tmp_path, snapshot([trace], [*state, pool(at=256 * MIB)])))
+    for number, more in ((0, []), (1, [20 * MIB])):
+        there = found.at(number)
+        assert sorted(there.ranges["size_bytes"]) == sorted([2 * MIB, 18 * MIB - 512, 20 * MIB, *more])
+        assert there.frame["unsure_bytes"].tolist() == [0]
+
+
+def test_a_segment_that_went_is_of_the_default_pool_only_if_there_is_no_other(tmp_path: Path):
+    """Old recordings name no pools in their history."""
+    trace = [oom(1, 12 * MIB), entry("segment_free", 256 * MIB, 20 * MIB, 5)]
+    one = pool(block(64 * MIB, 20 * MIB))
+    row = ms.fragmentation(load(tmp_path, snapshot([trace], [one]))).frame.iloc[0]
+    assert (row["usable_bytes"], row["pool_unknown_bytes"]) == (20 * MIB, 0)
+    private = pool(block(128 * MIB, 20 * MIB), at=128 * MIB, segment_pool_id=(0, 4))
+    for state in ([one, private], [private]):
+        row = ms.fragmentation(load(tmp_path, snapshot([trace], state))).frame.iloc[0]
+        assert (row["usable_bytes"], row["pool_unknown_bytes"]) == (0, 20 * MIB)
+    trace[1]["pool_id"] = (0, 4)
+    row = ms.fragmentation(load(tmp_path, snapshot([trace], [one, private]))).frame.iloc[0]
+    assert (row["private_pool_bytes"], row["pool_unknown_bytes"]) == (20 * MIB, 0)
+    growing = pool(block(128 * MIB, 20 * MIB), at=128 * MIB, segment_pool_id=(0, 4), is_expandable=True)
+    for addr, terms in ((148 * MIB, (20 * MIB, 0)), (168 * MIB, (0, 20 * MIB))):  # pages that touch, and that do not
+        trace[1] = entry("segment_unmap", addr, 20 * MIB, 5)
+        row = ms.fragmentation(load(tmp_path, snapshot([trace], [one, growing]))).frame.iloc[0]
+        assert (row["private_pool_bytes"], row["pool_unknown_bytes"]) == terms
+
+
+def test_contradictions_on_the_way_back_are_counted_in_bytes(tmp_path: Path):
+    """Only those met on the way: what contradicts before the instant says nothing of it."""
+    trace = [
+        entry("segment_alloc", 512 * MIB, 3 * MIB, 0),  # nowhere at the end
+        oom(3, 12 * MIB),
+        entry("segment_free", 32 * MIB, 2 * MIB, 5),  # half of it is there at the end
+        entry("segment_alloc", 256 * MIB, 5 * MIB, 7),
+        oom(9, 12 * MIB),
+    ]
+    found = ms.fragmentation(load(tmp_path, snapshot([trace], [pool(at=33 * MIB, total=2 * MIB)])))
+    for when, told in ((0, [("came and are nowhere at the end", 5), ("went and are still there", 1)]), (1, [])):
+        checks = found.at(when).checks
+        checks = checks[checks["kind"] == "contradiction"]
+        assert list(zip(checks["what"], checks["recorded_bytes"] // MIB, strict=True)) == [
+            (f"bytes of segments that {text}", n) for text, n in told
+        ]
+    first = found.at(0)
+    assert first.frame[["verdict", "reserved_bytes"]].to_numpy().tolist() == [["undecided", 3 * MIB]]
+
+
 def test_a_rest_that_the_allocator_does_not_split_off_belongs_to_the_block(tmp_path: Path):
     a = 64 * MIB
     trace = [entry("alloc", a, 19 * MIB + 5, 1), oom(5, 30 * MIB), *free(a, 19 * MIB + 5, 6)]

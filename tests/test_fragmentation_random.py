@@ -282,6 +282,8 @@ def test_mapped_pages_are_found_going_back(tmp_path_factory, steps, which):
         for first, count in runs(mapped)
     }
     assert got == expected
+    gaps = ms.free_gaps(profile, trace[at]["time_us"] * 1000)
+    assert {(int(r.stream), r.addr, r.size_bytes) for r in gaps.itertuples() if r.addr != keep[0]} == expected
     assert state.frame["unsure_bytes"].tolist() == [0]
     before = ms.fragmentation(profile).at(int(profile.sources["start_ns"][0]))
     assert before.frame["reserved_bytes"].tolist() == [keep[1]]

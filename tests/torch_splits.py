@@ -163,12 +163,14 @@ class Splitter:
         self.truth.append(self.layout())
 
     def layout(self) -> dict[str, Any]:
-        """Blocks, free ranges with their segment, and sums, now."""
+        """Blocks, segments, free ranges with their segment, and sums, now."""
         used = {p.addr: (p.size, p.state) for s in self.segments for p in s.pieces if p.state != "inactive"}
         gaps = [
             (p.addr, p.size, s.addr, s.size, s.stream) for s in self.segments for p in s.pieces if p.state == "inactive"
         ]
-        return {"blocks": used, "gaps": sorted(gaps), "mapped": sum(s.size for s in self.segments)}
+        segments = sorted((s.addr, s.size, s.stream, s.kind) for s in self.segments)
+        mapped = sum(s.size for s in self.segments)
+        return {"blocks": used, "segments": segments, "gaps": sorted(gaps), "mapped": mapped}
 
     def dump(self, kept: int | None = None) -> dict[str, Any]:
         segments = [

@@ -41,8 +41,9 @@ from .fragmentation_parts import (
 from .fragmentation_result import PoolAt, told_html, told_text
 from .fragmentation_words import advise, caveats_of, one_line, reason_column, sentences, verdict_of
 from .pool_rounding import Rounding
-from .pool_state import WORKSPACE, PoolState, check_facts, pool_state
+from .pool_state import PoolState, check_facts, pool_state
 from .result import Result
+from .segment_ranges import WORKSPACE
 
 MAX_FAILURES = 50
 FRAME_COLUMNS = (

@@ -12,10 +12,10 @@ import pandas as pd
 
 from ..errors import InputError, MissingFactError
 from ..model import MemoryProfile
-from .fragmentation_parts import DEFAULT_POOL, Request
+from .fragmentation_parts import Request
 from .pool_rounding import Rounding
-from .pool_segments import as_signed_word
 from .pool_state import pools_of
+from .segment_ranges import DEFAULT_POOL, as_signed_word
 
 When = Literal["oom", "end", "peak"] | int
 

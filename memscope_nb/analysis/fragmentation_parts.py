@@ -9,10 +9,9 @@ import pandas as pd
 
 from ..model import Int64Array
 from .pool_rounding import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, Rounding, segment_bytes, size_class
-from .pool_segments import UNKNOWN_POOL
 from .pool_state import PoolState
+from .segment_ranges import DEFAULT_POOL, UNKNOWN_POOL
 
-DEFAULT_POOL = "0,0"
 REASONS = (
     "usable", "too small", "other stream", "private pool", "other pool", "other size class", "kept whole",
     "pool unknown",

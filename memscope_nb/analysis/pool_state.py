@@ -17,13 +17,12 @@ from ..errors import InputError
 from ..model import NA_NS, BlockFlag, Int64Array, MemoryProfile, block_ends, block_starts, to_int64
 from .facts import missing_fact
 from .pool_rounding import SMALL_BYTES, Rounding
-from .pool_segments import UNKNOWN_POOL, SegmentRange, segments_at
+from .segment_ranges import WORKSPACE, Range, segments_at
 
 HOW_TO_RECORD = (
     "segments come with a memory snapshot: torch.cuda.memory._record_memory_history(), then "
     "torch.cuda.memory._dump_snapshot('name.pickle') (torch.npu.memory for an NPU)"
 )
-WORKSPACE = "WORKSPACE"
 SEGMENT_COLUMNS = ("segment", "addr", "size_bytes", "pool_id", "stream", "segment_type", "is_expandable", "recorded")
 BLOCK_COLUMNS = (
     "block_id", "segment", "addr", "offset", "size_bytes", "requested_bytes", "is_pending", "is_estimated", "stack_id",
@@ -111,7 +110,7 @@ def pool_state(
     segments = _segments_frame(ranges)
     blocks, inferred = _blocks_frame(profile, rows, segments, t_ns, rounding, problems)
     return PoolState(
-        source, device, pool, t_ns, segments, blocks, _free_ranges(segments, blocks), problems, inferred
+        source, device, pool, t_ns, segments, blocks, free_ranges(segments, blocks), problems, inferred
     )  # fmt: skip
 
 
@@ -122,7 +121,7 @@ def _alive(profile: MemoryProfile, source: int, device: str, pool: str, t_ns: in
     return np.flatnonzero(mine.to_numpy() & there).astype(np.int64)
 
 
-def _segments_frame(ranges: list[SegmentRange]) -> pd.DataFrame:
+def _segments_frame(ranges: list[Range]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "segment": np.arange(len(ranges), dtype=np.int64),
@@ -224,9 +223,23 @@ def _with_slack(
     return np.where(estimated & fixed[segment] & unsplit, room, size)
 
 
-def _free_ranges(segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Return what lies between the edges of segments and blocks.
+def free_ranges(segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
+    """Return what lies between the edges of segments and blocks, by address.
 
+    Parameters
+    ----------
+    segments : pandas.DataFrame
+        ``addr size_bytes``, by address; none overlap.
+    blocks : pandas.DataFrame
+        ``segment offset size_bytes``, by address; inside their segments, and none overlap.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As :attr:`PoolState.ranges`.
+
+    Notes
+    -----
     The k-th end (of a block, or a segment's own start) and the k-th start (of a block, or a segment's own end) enclose
     the k-th range: along an axis where the segments follow each other with a gap of one.
     """
@@ -248,7 +261,7 @@ def _free_ranges(segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "segment": owner,
-            "addr": segments["addr"].to_numpy()[owner] + offset.astype(np.uint64),
+            "addr": segments["addr"].to_numpy(np.uint64)[owner] + offset.astype(np.uint64),
             "offset": offset,
             "size_bytes": (end - begin)[free],
             "before": np.concatenate([none, numbers])[by_begin][free],
@@ -269,4 +282,4 @@ def pools_of(profile: MemoryProfile) -> list[tuple[int, str, str]]:
     )
 
 
-__all__ = ["HOW_TO_RECORD", "UNKNOWN_POOL", "PoolState", "pool_state", "pools_of"]
+__all__ = ["HOW_TO_RECORD", "PoolState", "free_ranges", "pool_state", "pools_of"]

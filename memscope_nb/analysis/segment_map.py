@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from ..model import NA_NS, Int64Array, MemoryProfile, block_ends, block_starts, 
 from ..units import format_bytes
 from .facts import missing_fact
 from .pool_rounding import Rounding
+from .pool_state import free_ranges
 from .result import Result
-from .segment_ranges import Range, ranges_of
+from .segment_ranges import Range, joined_ranges, ranges_of
 from .segment_sweep import lay_out
 
 KEYS = ("source", "device", "pool")
@@ -94,19 +95,23 @@ class PoolMap:
 
     def ranges_frame(self) -> pd.DataFrame:
         """Return the ranges as a table, by address and time."""
-        ranges = self.ranges
-        return pd.DataFrame(
-            {
-                "addr": pd.array(np.array([one.start for one in ranges], dtype=np.uint64), dtype="UInt64"),
-                "size_bytes": np.array([one.end - one.start for one in ranges], dtype=np.int64),
-                "start_ns": np.array([one.start_ns for one in ranges], dtype=np.int64),
-                "end_ns": np.array([one.end_ns for one in ranges], dtype=np.int64),
-                "pool_id": pd.Series([one.pool_id for one in ranges], dtype=object),
-                "stream": from_int64(np.array([one.stream for one in ranges], dtype=np.int64)),
-                "segment_type": pd.Series([one.segment_type for one in ranges], dtype=object),
-                "is_expandable": np.array([one.is_expandable for one in ranges], dtype=bool),
-            }
-        ).assign(**dict(zip(KEYS, self.key, strict=True)))[list(RANGE_COLUMNS)]
+        return range_columns(self.ranges).assign(**dict(zip(KEYS, self.key, strict=True)))[list(RANGE_COLUMNS)]
+
+
+def range_columns(ranges: list[Range]) -> pd.DataFrame:
+    """Return ranges as a table, in their order."""
+    return pd.DataFrame(
+        {
+            "addr": pd.array(np.array([one.start for one in ranges], dtype=np.uint64), dtype="UInt64"),
+            "size_bytes": np.array([one.size for one in ranges], dtype=np.int64),
+            "start_ns": np.array([one.start_ns for one in ranges], dtype=np.int64),
+            "end_ns": np.array([one.end_ns for one in ranges], dtype=np.int64),
+            "pool_id": pd.Series([one.pool_id for one in ranges], dtype=object),
+            "stream": from_int64(np.array([one.stream for one in ranges], dtype=np.int64)),
+            "segment_type": pd.Series([one.segment_type for one in ranges], dtype=object),
+            "is_expandable": np.array([one.is_expandable for one in ranges], dtype=bool),
+        }
+    )
 
 
 def pool_keys(
@@ -259,44 +264,23 @@ def _sites(profile: MemoryProfile) -> pd.Series:
 
 
 def _gaps(one: PoolMap, t_ns: int, sites: pd.Series) -> pd.DataFrame:
-    segments = joined_ranges([r for r in one.ranges if r.start_ns <= t_ns < r.end_ns])
+    segments = range_columns(joined_ranges([r for r in one.ranges if r.start_ns <= t_ns < r.end_ns]))
     blocks = one.blocks[(one.blocks["start_ns"] <= t_ns) & (one.blocks["end_ns"] > t_ns)].sort_values("addr")
-    starts = np.array([s.start for s in segments], dtype=np.uint64)
-    sizes = np.array([s.end - s.start for s in segments], dtype=np.int64)
-    addr, size = blocks["addr"].to_numpy(np.uint64), blocks["size_bytes"].to_numpy(np.int64)
-    segment = np.searchsorted(starts, addr, side="right").astype(np.int64) - 1
+    starts, addr = segments["addr"].to_numpy(np.uint64), blocks["addr"].to_numpy(np.uint64)
+    segment = np.searchsorted(starts, addr, side="right") - 1
     offset = (addr - starts[segment]).astype(np.int64) if len(addr) else np.empty(0, np.int64)
-    n, numbers = len(segments), np.arange(len(blocks), dtype=np.int64)
-    # A gap before each block, and one behind the last block of each segment.
-    first = np.append(True, segment[1:] != segment[:-1])[: len(segment)]
-    low = np.where(first, 0, np.append(0, (offset + size)[:-1])[: len(offset)])
-    last = np.searchsorted(segment, np.arange(n), side="right") - 1
-    has = np.array([k >= 0 and segment[k] == s for s, k in enumerate(last)], dtype=bool)
-    behind = np.where(has, (offset + size)[last] if len(offset) else 0, 0)
-    owner = np.concatenate([segment, np.arange(n)])
-    begin, end = np.concatenate([low, behind]), np.concatenate([offset, sizes])
-    left = np.concatenate([np.where(first, -1, numbers - 1), np.where(has, last, -1)])
-    right = np.concatenate([numbers, np.full(n, -1)])
-    free = np.flatnonzero(end > begin)
-    owner, begin, end, left, right = (values[free] for values in (owner, begin, end, left, right))
-    taken = [segments[k] for k in owner.tolist()]
-    return pd.DataFrame(
-        {
-            "addr": pd.array(starts[owner] + begin.astype(np.uint64), dtype="UInt64"),
-            "size_bytes": end - begin,
-            "segment_addr": pd.array(starts[owner], dtype="UInt64"),
-            "segment_bytes": sizes[owner],
-            "offset_bytes": begin,
-            "stream": from_int64(np.array([s.stream for s in taken], dtype=np.int64)),
-            "pool_id": pd.Series([s.pool_id for s in taken], dtype=object),
-            "segment_type": pd.Series([s.segment_type for s in taken], dtype=object),
-            "is_expandable": np.array([s.is_expandable for s in taken], dtype=bool),
-            **_neighbour("left", left, blocks, sites),
-            **_neighbour("right", right, blocks, sites),
-            **dict(zip(KEYS, one.key, strict=True)),
-        },
-        columns=list(GAP_COLUMNS),
-    )
+    free = free_ranges(segments, blocks.assign(segment=segment, offset=offset))
+    around = segments.iloc[free["segment"].to_numpy()].reset_index(drop=True)
+    return around.assign(
+        addr=pd.array(free["addr"], dtype="UInt64"),
+        size_bytes=free["size_bytes"],
+        segment_addr=around["addr"],
+        segment_bytes=around["size_bytes"],
+        offset_bytes=free["offset"],
+        **_neighbour("left", free["before"].to_numpy(), blocks, sites),
+        **_neighbour("right", free["after"].to_numpy(), blocks, sites),
+        **dict(zip(KEYS, one.key, strict=True)),
+    )[list(GAP_COLUMNS)]
 
 
 def _neighbour(side: str, at: Int64Array, blocks: pd.DataFrame, sites: pd.Series) -> dict[str, Any]:
@@ -306,17 +290,6 @@ def _neighbour(side: str, at: Int64Array, blocks: pd.DataFrame, sites: pd.Series
         f"{side}_bytes": np.append(blocks["size_bytes"].to_numpy(np.int64), 0)[at],
         f"{side}_site": pd.Series(sites.reindex(ids).fillna("").to_numpy(), dtype=object),
     }
-
-
-def joined_ranges(ranges: list[Range]) -> list[Range]:
-    """Join the neighbours of one expandable segment: blocks may lie across them."""
-    found: list[Range] = []
-    for one in sorted(ranges, key=lambda r: r.start):
-        if found and found[-1].grows_into(one):
-            found[-1] = replace(found[-1], end=one.end)
-        else:
-            found.append(one)
-    return found
 
 
 __all__ = ["MissingFactError", "PoolMap", "SegmentMap", "free_gaps", "pool_keys", "pool_map", "segment_map"]

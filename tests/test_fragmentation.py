@@ -187,6 +187,17 @@ def test_fewer_bytes_count_before_fewer_blocks(tmp_path: Path):
     assert merge["addr"].tolist() == [at + 6 * MIB, at + 8 * MIB]
 
 
+def test_a_longer_run_may_be_mostly_idle_where_the_shortest_is_not(tmp_path: Path):
+    at = 64 * MIB
+    blocks = [block(at + 4 * MIB, 8 * MIB), block(at + 14 * MIB, 2 * MIB)]
+    # [4][8 used][2][2 used][4]: 14 MiB without the first, most of them in use; 20 without both, half of them.
+    found = at_end(tmp_path, [pool(*blocks, total=20 * MIB)])
+    merge = found.fits[found.fits["route"] == "merge"]
+    assert merge["addr"].tolist() == [b["address"] for b in blocks]
+    assert bool(found.frame["fits_without"][0])
+    assert len(at_end(tmp_path, [pool(*blocks, total=20 * MIB - 512)]).fits) == 0  # and now not even these
+
+
 def test_memory_that_is_simply_in_use_is_not_pinned(tmp_path: Path):
     segments = [pool(block(64 * MIB, 18 * MIB, frames=STACK), total=20 * MIB)]
     found = at_end(tmp_path, segments)

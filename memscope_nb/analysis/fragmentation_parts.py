@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ..model import Int64Array
@@ -164,7 +165,7 @@ def fit_by_merging(state: PoolState, request: Request) -> Fit | None:
     """Find the neighbouring blocks with the fewest bytes without which one free range were large enough.
 
     Ranges join inside one segment only: two segments are two mappings, even where their addresses follow each other.
-    ``None`` if there are no such blocks, or if they are more than half of the room: then memory is simply in use.
+    ``None`` if there are no such blocks, or if they would be more than half of the room: then memory is simply in use.
     """
     blocks, segments = state.blocks, state.segments
     mine = np.flatnonzero(on_stream_segments(state, request)[blocks["segment"].to_numpy()])
@@ -180,17 +181,68 @@ def fit_by_merging(state: PoolState, request: Request) -> Fit | None:
     left = np.where(np.append(False, same), np.append(0, end[:-1]), base[segment])
     right = np.where(np.append(same, False), np.append(start[1:], 0), base[segment] + sizes[segment])
     last = np.searchsorted(right, left + request.needed_bytes, side="left")
-    ok = last < len(mine)
-    ok[ok] = segment[last[ok]] == segment[ok]
-    first = np.flatnonzero(ok)
-    if not len(first):
+    window = _cheapest_window(_Windows(segment, left, right, np.append(0, np.cumsum(size))), last)
+    if window is None:
         return None
-    last = last[first]
-    sums = np.append(0, np.cumsum(size))
-    cost, count = sums[last + 1] - sums[first], last - first
-    best = int(np.lexsort((count, cost))[0])
-    rows, room = np.arange(first[best], last[best] + 1), int(right[last[best]] - left[first[best]])
-    return Fit("merge", mine[rows], room, is_cheapest=True) if _is_mostly_idle(int(cost[best]), room) else None
+    first, to = window
+    return Fit("merge", mine[np.arange(first, to + 1)], int(right[to] - left[first]), is_cheapest=True)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Runs of neighbouring blocks of one segment, with the free ranges on both sides: from block i to block k."""
+
+    segment: Int64Array
+    left: Int64Array
+    right: Int64Array
+    """Where the free range before, and after, each block begins and ends; segments never touch."""
+    sums: Int64Array
+    """Bytes of all blocks before each one."""
+
+    def used(self, first: Int64Array, last: Int64Array) -> Int64Array:
+        """Bytes of the blocks of some runs."""
+        return self.sums[last + 1] - self.sums[first]
+
+    def inside(self, first: Int64Array, last: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether runs end in the segment in which they begin."""
+        there = last < len(self.segment)
+        there[there] = self.segment[last[there]] == self.segment[first[there]]
+        return there
+
+    def least_left(self) -> Int64Array:
+        """Return the least that ``2 * used - room`` of a run can still become if it ends at a block or later."""
+        ends = 2 * self.sums[1:] - self.right
+        apart = (np.ptp(ends) + 1) * np.append(0, np.cumsum(self.segment[1:] != self.segment[:-1]))
+        least: Int64Array = np.minimum.accumulate((ends + apart)[::-1])[::-1] - apart
+        return least
+
+
+def _cheapest_window(runs: _Windows, last: Int64Array) -> tuple[int, int] | None:
+    """Find the run with fewest bytes in use that is long enough and mostly idle; ``last``: where it is long enough.
+
+    A run that is just long enough may be mostly in use, and a longer one, with more room behind, not: so every run
+    grows block by block until it is mostly idle, or costs more than the best one.
+    """
+    first = np.arange(len(last))
+    keep = runs.inside(first, last)
+    first, last = first[keep], last[keep]
+    keep = runs.least_left()[last] <= 2 * runs.sums[first] - runs.left[first]
+    first, last = first[keep], last[keep]
+    best: tuple[int, int, int, int] | None = None
+    while len(first):
+        used = runs.used(first, last)
+        done = 2 * used <= runs.right[last] - runs.left[first]  # as _is_mostly_idle
+        if done.any():
+            at = np.flatnonzero(done)[np.lexsort((last[done] - first[done], used[done]))[0]]
+            found = (int(used[at]), int(last[at] - first[at]), int(first[at]), int(last[at]))
+            best = found if best is None else min(best, found)
+        first, last = first[~done], last[~done] + 1
+        keep = runs.inside(first, last)
+        first, last = first[keep], last[keep]
+        if best is not None:
+            keep = runs.used(first, last) < best[0]
+            first, last = first[keep], last[keep]
+    return None if best is None else best[2:]
 
 
 def fit_by_release(state: PoolState, request: Request) -> Fit | None:
